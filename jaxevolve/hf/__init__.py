@@ -1,0 +1,1 @@
+"""How does it look at Hugging Face?"""

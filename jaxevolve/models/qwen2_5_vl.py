@@ -1,11 +1,44 @@
-"""Qwen2.5-VL in Flax Linen (being written)."""
+"""Qwen2.5-VL (and, without a vision tower, Qwen2.5) in Flax Linen without state.
+
+One attention serves four uses. A prompt [P, T] is shared by its G responses [P, G, L]: prefill
+is the prompt stream alone, decode is the response stream with L = 1 and a cache, scoring and
+training are both streams at once. The prompt and its images are computed once for G responses.
+
+Architecture: Bai et al., Qwen2.5-VL Technical Report (arXiv 2502.13923), section 2.1, and the
+Hugging Face implementation, whose parameter names are the paths of the tree here.
+"""
 
 from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+
+from jaxevolve.models.inputs import Prompts
+from jaxevolve.models.layers import (
+    NEGATIVE,
+    GatedMLP,
+    Linear,
+    RMSNorm,
+    attend,
+    matmul,
+    rotate,
+    run_layers,
+    unstack,
+)
+
+KeyValues = tuple[jax.Array, jax.Array]
 
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """The vision tower's shape; names follow the Hugging Face config."""
+    """The vision tower's shape; names follow the Hugging Face config.
+
+    `image_mean` and `image_std` come from the image processor's config: pixels enter the model as
+    they are and are normalized here, after any noise.
+    """
 
     depth: int
     hidden_size: int
@@ -18,18 +51,25 @@ class VisionConfig:
     fullatt_block_indexes: tuple[int, ...]
     out_hidden_size: int
     in_channels: int = 3
+    image_mean: tuple[float, ...] = (0.48145466, 0.4578275, 0.40821073)
+    image_std: tuple[float, ...] = (0.26862954, 0.26130258, 0.27577711)
 
     @property
     def window_units(self) -> int:
         """Merged units along a window's side."""
         return self.window_size // self.spatial_merge_size // self.patch_size
 
+    @property
+    def window_patches(self) -> int:
+        """Q, the patches of one window."""
+        return (self.window_units * self.spatial_merge_size) ** 2
+
 
 @dataclass(frozen=True)
 class Config:
     """The model's shape; names follow the Hugging Face config.
 
-    `vision` is None for a text-only Qwen2.5, whose `mrope_section` puts every frequency on one axis.
+    `vision` is None for a text-only Qwen2.5, whose `mrope_section` is all one axis.
     """
 
     vocab_size: int
@@ -52,3 +92,491 @@ class Config:
     def head_dim(self) -> int:
         """Width of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+
+class VisionAttention(nn.Module):
+    """Attention inside windows, or over a whole image, with 2-D rotary positions."""
+
+    config: VisionConfig
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, angles: jax.Array, segment: jax.Array, full: jax.Array
+    ) -> jax.Array:
+        """x [P, W, Q, D], angles f32[P, W, Q, h/2], segment i32[P, W, Q], full bool[]."""
+        rows, windows, patches, width = x.shape
+        heads = self.config.num_heads
+        qkv = Linear(3 * width, use_bias=True, name="qkv")(x)
+        qkv = qkv.reshape(rows, windows, patches, 3, heads, width // heads)
+        query, key, value = jnp.moveaxis(qkv, 3, 0)
+        query, key = rotate(query, angles[..., None, :]), rotate(key, angles[..., None, :])
+
+        def attention(query: jax.Array, query_segment: jax.Array, key_segment: jax.Array, kv: Any):
+            """One block of queries [B, L, H, h] over keys [B, S, H, h] of its row."""
+            score = jnp.einsum("blhd,bshd->bhls", query, kv[0], preferred_element_type=jnp.float32)
+            same = query_segment[:, None, :, None] == key_segment[:, None, None, :]
+            score = jnp.where(same, score * (width // heads) ** -0.5, NEGATIVE)
+            weight = jax.nn.softmax(score, axis=-1).astype(kv[1].dtype)
+            return jnp.einsum("bhls,bshd->blhd", weight, kv[1])
+
+        def windowed() -> jax.Array:
+            flat = [a.reshape(rows * windows, *a.shape[2:]) for a in (query, segment, key, value)]
+            return attention(flat[0], flat[1], flat[1], flat[2:]).reshape(query.shape)
+
+        def whole() -> jax.Array:
+            keys = [a.reshape(rows, -1, *a.shape[3:]) for a in (segment, key, value)]
+            # One window of queries at a time, recomputed in the backward pass: the scores of a
+            # large image never exist at once.
+            block = jax.checkpoint(lambda q: attention(q[0], q[1], keys[0], keys[1:]))
+            out = lax.map(block, (jnp.moveaxis(query, 1, 0), jnp.moveaxis(segment, 1, 0)))
+            return jnp.moveaxis(out, 0, 1)
+
+        mixed = lax.cond(full, whole, windowed)
+        return Linear(width, use_bias=True, name="proj")(mixed.reshape(x.shape))
+
+
+class VisionBlock(nn.Module):
+    """One layer of the vision tower."""
+
+    config: VisionConfig
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, angles: jax.Array, segment: jax.Array, full: jax.Array
+    ) -> jax.Array:
+        """x [P, W, Q, D] -> [P, W, Q, D]."""
+        attention = VisionAttention(self.config, name="attn")
+        x = x + attention(RMSNorm(1e-6, name="norm1")(x), angles, segment, full)
+        mlp = GatedMLP(self.config.intermediate_size, use_bias=True, name="mlp")
+        return x + mlp(RMSNorm(1e-6, name="norm2")(x))
+
+
+class PatchKernel(nn.Module):
+    """The convolution over (time, height, width) patches, as one matrix product."""
+
+    config: VisionConfig
+
+    @nn.compact
+    def __call__(self, patches: jax.Array) -> jax.Array:
+        """Patches [P, W, Q, C] -> [P, W, Q, D]; a still image repeats its frame over time."""
+        c = self.config
+        shape = (c.hidden_size, c.in_channels, c.temporal_patch_size, c.patch_size, c.patch_size)
+        weight = self.param("weight", nn.initializers.normal(0.02), shape)
+        weight = weight.sum(axis=2).reshape(c.hidden_size, -1)
+        return matmul(patches.astype(weight.dtype), weight)
+
+
+class PatchEmbed(nn.Module):
+    """Patches to vectors; the kernel lies one level deeper, as on disk."""
+
+    config: VisionConfig
+
+    @nn.compact
+    def __call__(self, patches: jax.Array) -> jax.Array:
+        """Normalized patches [P, W, Q, C] of one frame -> [P, W, Q, D]."""
+        return PatchKernel(self.config, name="proj")(patches)
+
+
+class MergerMLP(nn.Module):
+    """The two-layer projection of merged patches; its layers are named 0 and 2 on disk."""
+
+    out: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """x [..., m*m*Dv] -> [..., D]."""
+        x = nn.gelu(Linear(x.shape[-1], use_bias=True, name="0")(x), approximate=False)
+        return Linear(self.out, use_bias=True, name="2")(x)
+
+
+class Merger(nn.Module):
+    """Joins the m * m patches of a unit into one token of the decoder's width."""
+
+    config: VisionConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """x [P, W, Q, Dv] -> [P, W*Q/(m*m), D], still in window layout."""
+        x = RMSNorm(1e-6, name="ln_q")(x)
+        merged = x.reshape(x.shape[0], -1, self.config.spatial_merge_size**2 * x.shape[-1])
+        return MergerMLP(self.config.out_hidden_size, name="mlp")(merged)
+
+
+class VisionTower(nn.Module):
+    """Pixels to image tokens."""
+
+    config: VisionConfig
+
+    @nn.compact
+    def __call__(
+        self, pixels: jax.Array, patch_hw: jax.Array, segment: jax.Array, remat: bool = False
+    ) -> jax.Array:
+        """Encodes images in window layout (see `Prompts`).
+
+        Args:
+            pixels: u8[P, W, Q, C], or floats in [0, 1].
+            patch_hw: i32[P, W, Q, 2].
+            segment: i32[P, W, Q].
+            remat: recompute activations in the backward pass.
+
+        Returns:
+            f[P, W*Q/(m*m), D] merged tokens in window layout.
+        """
+        c = self.config
+        x = PatchEmbed(c, name="patch_embed")(normalize(pixels, c.image_mean, c.image_std))
+        quarter = c.hidden_size // c.num_heads // 4
+        frequencies = 10000.0 ** -(jnp.arange(quarter, dtype=jnp.float32) / quarter)
+        angles = (patch_hw[..., None] * frequencies).reshape(*patch_hw.shape[:-1], 2 * quarter)
+        full = jnp.isin(jnp.arange(c.depth), jnp.array(c.fullatt_block_indexes, jnp.int32))
+        block = VisionBlock(c, parent=None)
+        layers = stacked(self, "blocks", block, c.depth, x, angles, segment, full[0])
+
+        def layer(params: Any, x: jax.Array, full: jax.Array) -> tuple[jax.Array, None]:
+            return block.apply({"params": params}, x, angles, segment, full), None
+
+        x, _ = run_layers(layer, layers, x, full, remat)
+        return Merger(c, name="merger")(x)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention of both streams."""
+
+    config: Config
+
+    def setup(self) -> None:
+        """Declares the four projections, used by both streams."""
+        c = self.config
+        self.q_proj = Linear(c.num_attention_heads * c.head_dim, use_bias=True)
+        self.k_proj = Linear(c.num_key_value_heads * c.head_dim, use_bias=True)
+        self.v_proj = Linear(c.num_key_value_heads * c.head_dim, use_bias=True)
+        self.o_proj = Linear(c.hidden_size)
+
+    def heads(self, x: jax.Array, angles: jax.Array) -> tuple[jax.Array, KeyValues]:
+        """x [P, G, L, D] -> query [P, K, G, R, L, h], keys and values [P, K, G, L, h], rotated."""
+        kv_heads, width = self.config.num_key_value_heads, self.config.head_dim
+        query = self.q_proj(x).reshape(*x.shape[:3], kv_heads, -1, width)
+        key = self.k_proj(x).reshape(*x.shape[:3], kv_heads, width)
+        value = self.v_proj(x).reshape(*x.shape[:3], kv_heads, width)
+        query = rotate(query, angles[..., None, None, :])
+        key = rotate(key, angles[..., None, :])
+        return (
+            query.transpose(0, 3, 1, 4, 2, 5),
+            (key.transpose(0, 3, 1, 2, 4), value.transpose(0, 3, 1, 2, 4)),
+        )
+
+    def out(self, mixed: jax.Array) -> jax.Array:
+        """[P, K, G, R, L, h] -> [P, G, L, D]."""
+        mixed = mixed.transpose(0, 2, 4, 1, 3, 5)
+        return self.o_proj(mixed.reshape(*mixed.shape[:3], -1))
+
+
+class DecoderBlock(nn.Module):
+    """One decoder layer over the prompt stream, the response stream, or both."""
+
+    config: Config
+
+    def setup(self) -> None:
+        """Declares the layer's parts under their names on disk."""
+        self.input_layernorm = RMSNorm(self.config.rms_norm_eps)
+        self.self_attn = Attention(self.config)
+        self.post_attention_layernorm = RMSNorm(self.config.rms_norm_eps)
+        self.mlp = GatedMLP(self.config.intermediate_size)
+
+    def __call__(
+        self, x: jax.Array, angles: jax.Array, mask: jax.Array, prefix: Any = None
+    ) -> tuple[jax.Array, KeyValues]:
+        """A whole stream, causally.
+
+        Args:
+            x: [P, G, L, D]; the prompt stream has G = 1.
+            angles: f32[P, 1, L, h/2].
+            mask: bool[L, L], causal.
+            prefix: keys, values [P, K, T, h] and mask bool[P, T] of the prompt, for responses.
+
+        Returns:
+            The stream after the layer, and its keys and values [P, K, G, L, h].
+        """
+        query, own = self.self_attn.heads(self.input_layernorm(x), angles)
+        return self._finish(x, query, own, mask, prefix), own
+
+    def decode(
+        self, x: jax.Array, angles: jax.Array, cache: KeyValues, index: jax.Array, prefix: Any
+    ) -> tuple[jax.Array, KeyValues]:
+        """One token of every response.
+
+        Args:
+            x: [P, G, 1, D].
+            angles: f32[P, 1, 1, h/2].
+            cache: keys and values [P, K, G, S, h] of the responses so far.
+            index: i32[], the position in the cache that this token takes.
+            prefix: keys, values [P, K, T, h] and mask bool[P, T] of the prompt.
+
+        Returns:
+            The stream after the layer, and the cache with this token in it.
+        """
+        query, new = self.self_attn.heads(self.input_layernorm(x), angles)
+        cache = tuple(lax.dynamic_update_slice_in_dim(c, n, index, 3) for c, n in zip(cache, new))
+        mask = jnp.arange(cache[0].shape[3]) <= index
+        return self._finish(x, query, cache, mask, prefix), cache
+
+    def _finish(
+        self, x: jax.Array, query: jax.Array, own: KeyValues, mask: jax.Array, prefix: Any
+    ) -> jax.Array:
+        shared, shared_mask = None, None
+        if prefix is not None:
+            shared, shared_mask = prefix[:2], prefix[2][:, None, None, None, None, :]
+        x = x + self.self_attn.out(attend(query, own, mask, shared, shared_mask))
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Embedding(nn.Module):
+    """The token embeddings, which a tied model also uses as its head."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """tokens i32[...] -> [..., D]."""
+        shape = (self.config.vocab_size, self.config.hidden_size)
+        return self.param("weight", nn.initializers.normal(0.02), shape)[tokens]
+
+
+class Decoder(nn.Module):
+    """The language model; the parameters of its layers are stacked on axis 0."""
+
+    config: Config
+
+    def setup(self) -> None:
+        """Declares the parts under their names on disk."""
+        c = self.config
+        self.embed_tokens = Embedding(c)
+        self.norm = RMSNorm(c.rms_norm_eps)
+        self.block = DecoderBlock(c, parent=None)
+        x, angles = jnp.zeros((1, 1, 1, c.hidden_size)), jnp.zeros((1, 1, 1, c.head_dim // 2))
+        mask = jnp.ones((1, 1), bool)
+        self.layers = stacked(self, "layers", self.block, c.num_hidden_layers, x, angles, mask)
+
+    def angles(self, positions: jax.Array) -> jax.Array:
+        """M-RoPE: every frequency turns with one of the three axes.
+
+        Args:
+            positions: i32[..., 3].
+
+        Returns:
+            f32[..., h/2]; `mrope_section` says how many frequencies each axis takes, in order.
+        """
+        section = self.config.mrope_section
+        axis = jnp.array([i for i, count in enumerate(section) for _ in range(count)])
+        half = self.config.head_dim // 2
+        frequencies = self.config.rope_theta ** -(jnp.arange(half, dtype=jnp.float32) / half)
+        return positions.astype(jnp.float32)[..., axis] * frequencies
+
+    def prompt(
+        self, prompts: Prompts, features: jax.Array | None, remat: bool
+    ) -> tuple[jax.Array, KeyValues]:
+        """The prompt stream -> hidden [P, T, D], keys and values of each layer [P, K, T, h]."""
+        x = self._embed_prompt(prompts, features)[:, None]
+        angles = self.angles(prompts.positions)[:, None]
+        mask = causal(x.shape[2])
+
+        def layer(params: Any, x: jax.Array, _: None) -> tuple[jax.Array, KeyValues]:
+            x, (key, value) = self.block.apply({"params": params}, x, angles, mask)
+            return x, (key[:, :, 0], value[:, :, 0])
+
+        x, prefix = run_layers(layer, self.layers, x, None, remat)
+        return self.norm(x[:, 0]), prefix
+
+    def both(
+        self, prompts: Prompts, features: jax.Array | None, responses: jax.Array, remat: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """Both streams -> hidden of the prompt [P, T, D] and of the responses [P, G, L, D]."""
+        x = self._embed_prompt(prompts, features)[:, None]
+        y = self.embed_tokens(responses)
+        x_angles = self.angles(prompts.positions)[:, None]
+        y_angles = self.angles(response_positions(prompts, y.shape[2]))
+        x_mask, y_mask, prefix_mask = causal(x.shape[2]), causal(y.shape[2]), prompt_mask(prompts)
+
+        def layer(params: Any, carry: Any, _: None) -> tuple[Any, None]:
+            x, y = carry
+            x, (key, value) = self.block.apply({"params": params}, x, x_angles, x_mask)
+            prefix = (key[:, :, 0], value[:, :, 0], prefix_mask)
+            y, _ = self.block.apply({"params": params}, y, y_angles, y_mask, prefix)
+            return (x, y), None
+
+        (x, y), _ = run_layers(layer, self.layers, (x, y), None, remat)
+        return self.norm(x[:, 0]), self.norm(y)
+
+    def token(
+        self, prompts: Prompts, tokens: jax.Array, index: jax.Array, prefix: Any, cache: Any
+    ) -> tuple[jax.Array, Any]:
+        """One token of every response, i32[P, G] -> hidden [P, G, D] and the cache after it."""
+        x = self.embed_tokens(tokens)[:, :, None]
+        angles = self.angles(response_positions(prompts, 1) + index)
+        mask = prompt_mask(prompts)
+
+        def layer(params: Any, x: jax.Array, inputs: Any) -> tuple[jax.Array, KeyValues]:
+            (key, value), cache = inputs
+            return self.block.apply(
+                {"params": params}, x, angles, cache, index, (key, value, mask), method="decode"
+            )
+
+        inputs = (prefix, cache)
+        if isinstance(self.layers, tuple):
+            inputs = tuple(zip(prefix, cache))
+        x, cache = run_layers(layer, self.layers, x, inputs)
+        return self.norm(x[:, :, 0]), cache
+
+    def _embed_prompt(self, prompts: Prompts, features: jax.Array | None) -> jax.Array:
+        x = self.embed_tokens(prompts.tokens)
+        if features is None:
+            return x
+        place = prompts.image_token[..., None]
+        image = jnp.take_along_axis(features, jnp.maximum(place, 0), axis=1)
+        return jnp.where(place >= 0, image, x)
+
+
+class Qwen2_5_VL(nn.Module):
+    """The whole model, `Qwen2_5_VL(config).apply({"params": params}, ...)`.
+
+    It returns hidden states, not logits: [.., V] never exists for a whole batch. `head` is the
+    matrix that turns one into the other. With `unstacked` parameters the layers run unrolled.
+    """
+
+    config: Config
+
+    def setup(self) -> None:
+        """Declares the towers and, when it is not tied, the head."""
+        if self.config.vision is not None:
+            self.visual = VisionTower(self.config.vision)
+        self.model = Decoder(self.config)
+        if not self.config.tie_word_embeddings:
+            self.lm_head = Embedding(self.config)
+
+    def __call__(self, prompts: Prompts, responses: jax.Array, remat: bool = False) -> jax.Array:
+        """Scores responses: both streams at once.
+
+        Args:
+            prompts: P prompts.
+            responses: i32[P, G, L] tokens.
+            remat: recompute activations in the backward pass, layer by layer.
+
+        Returns:
+            f[P, G, L, D]: the final hidden state that predicts each response token.
+        """
+        if self.is_initializing() and not self.config.tie_word_embeddings:
+            self.lm_head(responses)
+        x, y = self.model.both(prompts, self.encode(prompts, remat), responses[..., :-1], remat)
+        first = last_hidden(x, prompts)[:, None, None]
+        first = jnp.broadcast_to(first, (*y.shape[:2], 1, y.shape[3]))
+        return jnp.concatenate([first, y], axis=2)
+
+    def encode(self, prompts: Prompts, remat: bool = False) -> jax.Array | None:
+        """Images of every prompt -> merged tokens [P, W*Q/(m*m), D], or None without images."""
+        if prompts.pixels.shape[1] == 0:
+            return None
+        return self.visual(prompts.pixels, prompts.patch_hw, prompts.segment, remat)
+
+    def prefill(self, prompts: Prompts) -> tuple[jax.Array, Any]:
+        """Reads the prompts once for all their responses.
+
+        Returns:
+            The hidden state [P, D] that predicts the first response token, and each layer's keys
+            and values [P, K, T, h].
+        """
+        hidden, prefix = self.model.prompt(prompts, self.encode(prompts), remat=False)
+        return last_hidden(hidden, prompts), prefix
+
+    def decode(
+        self, prompts: Prompts, tokens: jax.Array, index: jax.Array, prefix: Any, cache: Any
+    ) -> tuple[jax.Array, Any]:
+        """Reads one token of every response.
+
+        Args:
+            prompts: P prompts, of which only lengths and positions are used.
+            tokens: i32[P, G].
+            index: i32[], the place of these tokens in their responses.
+            prefix: what `prefill` returned.
+            cache: each layer's keys and values [P, K, G, S, h] of the responses.
+
+        Returns:
+            Hidden states f[P, G, D] that predict the next tokens, and the cache.
+        """
+        return self.model.token(prompts, tokens, index, prefix, cache)
+
+
+def head(params: Any) -> jax.Array:
+    """The [V, D] matrix from hidden states to logits: its own, or the tied embeddings."""
+    own = params.get("lm_head")
+    return (own or params["model"]["embed_tokens"])["weight"]
+
+
+def unstacked(params: Any) -> Any:
+    """The same parameters with one tree a layer: what makes the layers run unrolled."""
+    params = dict(params, model=dict(params["model"], layers=unstack(params["model"]["layers"])))
+    if "visual" in params:
+        blocks = unstack(params["visual"]["blocks"])
+        params["visual"] = dict(params["visual"], blocks=blocks)
+    return params
+
+
+def init_params(config: Config, key: jax.Array) -> Any:
+    """Random parameters; under `jax.eval_shape`, the tree of their shapes."""
+    windows = 0 if config.vision is None else 1
+    patches = 1 if config.vision is None else config.vision.window_patches
+    values = 1 if config.vision is None else config.vision.in_channels * config.vision.patch_size**2
+    zeros = lambda *shape: jnp.zeros(shape, jnp.int32)
+    prompts = Prompts(
+        tokens=zeros(1, 1),
+        length=zeros(1) + 1,
+        positions=zeros(1, 1, 3),
+        next_position=zeros(1) + 1,
+        ids=zeros(1),
+        image_token=zeros(1, 1) - 1,
+        pixels=zeros(1, windows, patches, values),
+        patch_hw=zeros(1, windows, patches, 2),
+        segment=zeros(1, windows, patches),
+    )
+    return Qwen2_5_VL(config).init(key, prompts, zeros(1, 1, 2))["params"]
+
+
+def normalize(pixels: jax.Array, mean: tuple[float, ...], std: tuple[float, ...]) -> jax.Array:
+    """Pixels u8, or floats in [0, 1], [..., 3 * patch * patch] -> f32 of mean 0 and deviation 1."""
+    if jnp.issubdtype(pixels.dtype, jnp.integer):
+        pixels = pixels / 255.0
+    repeat = pixels.shape[-1] // len(mean)
+    return (pixels - jnp.repeat(jnp.array(mean), repeat)) / jnp.repeat(jnp.array(std), repeat)
+
+
+def causal(length: int) -> jax.Array:
+    """bool[L, L]: a token attends to itself and to what stands before it."""
+    return jnp.tril(jnp.ones((length, length), bool))
+
+
+def prompt_mask(prompts: Prompts) -> jax.Array:
+    """bool[P, T]: the tokens that are there."""
+    return jnp.arange(prompts.tokens.shape[1]) < prompts.length[:, None]
+
+
+def response_positions(prompts: Prompts, length: int) -> jax.Array:
+    """i32[P, 1, L, 3]: text goes on from the prompt on all three axes."""
+    positions = prompts.next_position[:, None, None] + jnp.arange(length)
+    return jnp.broadcast_to(positions[..., None], (*positions.shape, 3))
+
+
+def last_hidden(hidden: jax.Array, prompts: Prompts) -> jax.Array:
+    """[P, T, D] -> [P, D] at each prompt's last token."""
+    return jnp.take_along_axis(hidden, prompts.length[:, None, None] - 1, axis=1)[:, 0]
+
+
+def stacked(module: nn.Module, name: str, block: nn.Module, depth: int, *example: Any) -> Any:
+    """The parameters of `depth` blocks: made at init, afterwards whatever the caller gave.
+
+    Read without Linen's shape check, since the caller may give them stacked or one tree a layer.
+    """
+    if module.has_variable("params", name):
+        return module.get_variable("params", name)
+
+    def init(key: jax.Array) -> Any:
+        return jax.vmap(lambda k: block.init(k, *example)["params"])(jax.random.split(key, depth))
+
+    return module.param(name, init)

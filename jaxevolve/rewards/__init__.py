@@ -1,0 +1,16 @@
+"""What is a response worth? Pure functions of class ids; no labels, no text, no jax."""
+
+from jaxevolve.rewards.format import format_ok, with_format
+from jaxevolve.rewards.frequency import self_consistency, softened_frequency
+from jaxevolve.rewards.voting import distinct_answers, majority_vote, unanimous, vote
+
+__all__ = [
+    "distinct_answers",
+    "format_ok",
+    "majority_vote",
+    "self_consistency",
+    "softened_frequency",
+    "unanimous",
+    "vote",
+    "with_format",
+]

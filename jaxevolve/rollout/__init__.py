@@ -1,0 +1,1 @@
+"""How are responses sampled?"""

@@ -1,0 +1,404 @@
+"""How does a row of questions and images become the arrays that the model reads, and text again?
+
+The tokenizer, the chat template and the image processor are those of the model's folder; the
+expansion of image placeholders, the window layout and the positions are ours.
+"""
+
+import hashlib
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from jaxevolve.hf.config import read_image_config, read_json, read_stop_ids
+from jaxevolve.hf.images import BadImage, image_size, open_image, resized
+from jaxevolve.hf.layout import image_layout, mrope_positions
+from jaxevolve.models.inputs import Prompts
+from jaxevolve.models.qwen2_5_vl import Config, VisionConfig
+from jaxevolve.runtime.buckets import bucket
+from jaxevolve.runtime.errors import UserError
+
+IMAGE = "<image>"  # Marks an image's place in a question.
+_VISION_TOKENS = tuple(
+    f"<|{name}|>" for name in ("vision_start", "vision_end", "vision_pad", "image_pad", "video_pad")
+)
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Processor:
+    """Rows to prompts and tokens to text, for one model's folder.
+
+    A row is a mapping with "question", and optionally "images" (a list of images, paths or encoded
+    bytes) and "id". `<image>` in the question marks where an image stands; where it has none, the
+    images come first.
+
+    Attributes:
+        tokenizer: of the folder, with its chat template.
+        image_processor: of the folder; None for a text-only model.
+        config: the model's shape.
+        stop_ids: the ids that end a response.
+        pad_id: the tokenizer's padding id; the first stop id where it has none.
+        banned_ids: i32[...], ids that are never sampled: those of vision, padding unless it is a
+            stop id, and rows of the embedding that no token has.
+        folder: where it all came from.
+    """
+
+    tokenizer: Any
+    image_processor: Any
+    config: Config
+    stop_ids: tuple[int, ...]
+    pad_id: int
+    banned_ids: np.ndarray
+    folder: Path
+
+    @cached_property
+    def image_mean(self) -> np.ndarray:
+        """f32[3], by channel, of pixels in [0, 1]."""
+        return np.array(self._vision.image_mean, np.float32)
+
+    @cached_property
+    def image_std(self) -> np.ndarray:
+        """f32[3], by channel, of pixels in [0, 1]."""
+        return np.array(self._vision.image_std, np.float32)
+
+    def prompts(self, rows: Sequence[Row], instruction: str = "") -> Prompts:
+        """Makes a batch, its sizes rounded up to buckets.
+
+        Args:
+            rows: P rows.
+            instruction: added to every question after a space.
+
+        Returns:
+            Prompts in numpy, T and W from `runtime.buckets`; W = 0 when no row has an image.
+
+        Raises:
+            BadImage: an image cannot be used; names the row.
+            UserError: `<image>` marks and images of a row differ in number; names the row.
+        """
+        encoded = [self._encode(row, _label(row, i), instruction) for i, row in enumerate(rows)]
+        shape = (0, 1, 1)
+        if self.config.vision is not None:
+            values = self.config.vision.in_channels * self.config.vision.patch_size**2
+            windows = bucket(max((len(row.pixels) for row in encoded), default=0))
+            shape = (windows, self.config.vision.window_patches, values)
+        length = np.array([len(row.tokens) for row in encoded], np.int32)
+        count, longest = len(rows), bucket(int(length.max(initial=0)))
+        prompts = Prompts(
+            tokens=np.zeros((count, longest), np.int32),
+            length=length,
+            positions=np.zeros((count, longest, 3), np.int32),
+            next_position=np.array([row.next_position for row in encoded], np.int32),
+            ids=_sample_ids(row.content for row in encoded),
+            image_token=np.full((count, longest), -1, np.int32),
+            pixels=np.zeros((count, *shape), np.uint8),
+            patch_hw=np.zeros((count, *shape[:2], 2), np.int32),
+            segment=np.zeros((count, *shape[:2]), np.int32),
+        )
+        for i, row in enumerate(encoded):
+            used, windows = slice(len(row.tokens)), slice(len(row.pixels))
+            prompts.tokens[i, used] = row.tokens
+            prompts.positions[i, used] = row.positions
+            prompts.image_token[i, used] = row.image_token
+            if row.pixels.size:
+                prompts.pixels[i, windows] = row.pixels
+                prompts.patch_hw[i, windows] = row.patch_hw
+                prompts.segment[i, windows] = row.segment
+        return prompts
+
+    def row_size(self, row: Row, instruction: str = "") -> tuple[int, int]:
+        """How large a row is, from the sizes of its images only: no pixel is decoded.
+
+        Args:
+            row: the row.
+            instruction: as for `prompts`.
+
+        Returns:
+            Prompt tokens with placeholders expanded, and windows of its images.
+
+        Raises:
+            BadImage: an image's header cannot be read, or its shape is refused; names the row.
+            UserError: as `prompts`.
+        """
+        label = _label(row, None)
+        grids = [
+            self._grid(*self._attempt(image_size, source, label, number), label, number)
+            for number, source in enumerate(_sources(row), 1)
+        ]
+        layouts = [image_layout(*grid, self._vision) for grid in grids]
+        tokens = self._tokens(row, [len(image.unit_slot) for image in layouts], label, instruction)
+        return len(tokens), sum(image.windows for image in layouts)
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """Turns a response into text.
+
+        Args:
+            token_ids: of one response, with or without its stop id and what follows it.
+
+        Returns:
+            The text before the first stop id; special tokens are left out.
+        """
+        kept = []
+        for token in map(int, token_ids):
+            if token in self.stop_ids:
+                break
+            kept.append(token)
+        return self.tokenizer.backend_tokenizer.decode(kept, skip_special_tokens=True)
+
+    @property
+    def _vision(self) -> VisionConfig:
+        if self.config.vision is None:
+            raise UserError(
+                f"the model in {self.folder} reads text only; use one that reads images"
+            )
+        return self.config.vision
+
+    def _encode(self, row: Row, label: str, instruction: str) -> "_Encoded":
+        """One row with its pixels."""
+        images = [
+            self._attempt(open_image, source, label, number)
+            for number, source in enumerate(_sources(row), 1)
+        ]
+        grids = [
+            self._grid(image.height, image.width, label, number)
+            for number, image in enumerate(images, 1)
+        ]
+        layouts = [image_layout(*grid, self._vision) for grid in grids]
+        tokens = self._tokens(row, [len(image.unit_slot) for image in layouts], label, instruction)
+        merge = self._vision.spatial_merge_size if images else 1
+        positions, following = mrope_positions(tokens, grids, self.config.image_token_id, merge)
+        image_token = np.full(len(tokens), -1, np.int32)
+        pixels = np.zeros((0, 1, 1), np.uint8)
+        patch_hw, segment = np.zeros((0, 1, 2), np.int32), np.zeros((0, 1), np.int32)
+        if images:
+            vision = self._vision
+            slots = vision.window_patches
+            base = np.cumsum([0] + [image.windows * slots for image in layouts])
+            values = vision.in_channels * vision.patch_size**2
+            pixels = np.zeros((base[-1], values), np.uint8)
+            patch_hw, segment = np.zeros((base[-1], 2), np.int32), np.zeros(base[-1], np.int32)
+            units = []
+            for number, (image, layout) in enumerate(zip(images, layouts)):
+                place = base[number] + layout.patch_slot
+                pixels[place] = self._patches(image)
+                patch_hw[place] = layout.patch_hw
+                segment[place] = number + 1
+                units.append(base[number] // vision.spatial_merge_size**2 + layout.unit_slot)
+            image_token[tokens == self.config.image_token_id] = np.concatenate(units)
+            pixels = pixels.reshape(-1, slots, values)
+            patch_hw, segment = patch_hw.reshape(-1, slots, 2), segment.reshape(-1, slots)
+        content = _content(row, images)
+        return _Encoded(
+            tokens, positions, following, image_token, pixels, patch_hw, segment, content
+        )
+
+    def _patches(self, image: Image.Image) -> np.ndarray:
+        """u8[h*w, C], resized but neither rescaled nor normalized, in the reference's order."""
+        made = self.image_processor(
+            images=[image], do_rescale=False, do_normalize=False, return_tensors="np"
+        )["pixel_values"]
+        vision = self._vision
+        shape = (len(made), vision.in_channels, vision.temporal_patch_size, -1)
+        # A still image repeats its frame over time.
+        return made.reshape(shape)[:, :, 0].reshape(len(made), -1).astype(np.uint8)
+
+    def _grid(self, height: int, width: int, label: str, number: int) -> tuple[int, int]:
+        """Height and width in patches of an image."""
+        patch, merge = self._vision.patch_size, self._vision.spatial_merge_size
+        limits = self.image_processor.size
+        height, width = self._attempt(
+            lambda size: resized(*size, patch * merge, limits.shortest_edge, limits.longest_edge),
+            (height, width),
+            label,
+            number,
+        )
+        return height // patch, width // patch
+
+    def _attempt(self, action: Any, argument: Any, label: str, number: int) -> Any:
+        try:
+            return action(argument)
+        except BadImage as error:
+            raise BadImage(f"{label}, image {number}: {error}") from error
+
+    def _tokens(
+        self, row: Row, image_tokens: Sequence[int], label: str, instruction: str
+    ) -> np.ndarray:
+        """i32[T]: the chat prompt with each image's placeholder repeated."""
+        message = {"role": "user", "content": _parts(row, len(image_tokens), label, instruction)}
+        text = self.tokenizer.apply_chat_template(
+            [message], tokenize=False, add_generation_prompt=True
+        )
+        # The backend itself: the wrapper changes its settings on each call, which threads disturb.
+        encoded = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+        tokens = np.array(encoded.ids, np.int32)
+        if self.config.image_token_id is None:
+            return tokens
+        places = np.flatnonzero(tokens == self.config.image_token_id)
+        if len(places) != len(image_tokens):
+            raise UserError(
+                f"{label}: the chat prompt has {len(places)} image tokens for {len(image_tokens)} "
+                "images; take special tokens out of the question, or give the folder the chat "
+                "template of a vision model"
+            )
+        repeats = np.ones(len(tokens), np.int64)
+        repeats[places] = image_tokens
+        return np.repeat(tokens, repeats)
+
+
+class _Encoded(NamedTuple):
+    """A row of `Prompts` without padding, and what identifies it."""
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    next_position: int
+    image_token: np.ndarray
+    pixels: np.ndarray
+    patch_hw: np.ndarray
+    segment: np.ndarray
+    content: bytes
+
+
+def load_processor(folder: str | Path, config: Config) -> Processor:
+    """Loads tokenizer, chat template and image processor of a Hugging Face folder.
+
+    Args:
+        folder: the folder.
+        config: the model's shape, from the same folder.
+
+    Returns:
+        The processor.
+
+    Raises:
+        UserError: a part is missing, or does not go with the config.
+    """
+    from transformers import AutoTokenizer, Qwen2VLImageProcessorPil
+
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder; give a model folder in Hugging Face layout")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder} has no usable tokenizer ({error}); add its files") from error
+    # Saved settings for batches of text must not cut or pad a prompt.
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    if (folder / "chat_template.json").exists() and not (folder / "chat_template.jinja").exists():
+        # Where some releases put the template that wins over the tokenizer's.
+        tokenizer.chat_template = read_json(folder / "chat_template.json")["chat_template"]
+    if not tokenizer.chat_template:
+        raise UserError(f"{folder} has no chat template; add chat_template.jinja")
+    ids = set(tokenizer.get_vocab().values())
+    if max(ids) >= config.vocab_size:
+        raise UserError(
+            f"the tokenizer in {folder} has id {max(ids)}, beyond the model's vocab_size "
+            f"{config.vocab_size}; use the tokenizer that belongs to the model"
+        )
+    image_processor = None
+    if config.vision is not None:
+        _check_images(folder, config.vision)
+        image_processor = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
+    stop_ids = read_stop_ids(folder)
+    pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else stop_ids[0]
+    banned = {id for token, id in tokenizer.get_vocab().items() if token in _VISION_TOKENS}
+    banned |= {id for name, id in vars(config).items() if name.endswith("token_id") and id}
+    banned |= ({pad_id} | set(range(config.vocab_size)) - ids) - set(stop_ids)
+    return Processor(
+        tokenizer=tokenizer,
+        image_processor=image_processor,
+        config=config,
+        stop_ids=stop_ids,
+        pad_id=pad_id,
+        banned_ids=np.array(sorted(banned), np.int32),
+        folder=folder,
+    )
+
+
+def _check_images(folder: Path, vision: VisionConfig) -> None:
+    """The image processor has to make what the model reads."""
+    settings = read_image_config(folder)
+    if not settings:
+        raise UserError(f"{folder} has no preprocessor_config.json; copy it from the model")
+    wanted = {
+        "patch_size": vision.patch_size,
+        "merge_size": vision.spatial_merge_size,
+        "temporal_patch_size": vision.temporal_patch_size,
+        "do_resize": True,
+        "do_rescale": True,
+        "do_normalize": True,
+    }
+    for key, value in wanted.items():
+        if settings.get(key, value) != value:
+            raise UserError(
+                f"{folder}/preprocessor_config.json: {key} is {settings[key]}, but the model needs "
+                f"{value}; use the file that belongs to the model"
+            )
+    if abs(settings.get("rescale_factor", 1 / 255) * 255 - 1) > 1e-6:
+        raise UserError(
+            f"{folder}/preprocessor_config.json: rescale_factor {settings['rescale_factor']} is not "
+            "supported; only 1/255 is"
+        )
+
+
+def _label(row: Row, number: int | None) -> str:
+    if row.get("id") is not None:
+        return f"row {row['id']}"
+    return f"row {number} of the batch" if number is not None else "the row"
+
+
+def _sources(row: Row) -> Sequence[Any]:
+    return row.get("images") or ()
+
+
+def _parts(row: Row, images: int, label: str, instruction: str) -> str | list[dict[str, str]]:
+    """The content of the user's turn: text and images in their places."""
+    question = row["question"]
+    if instruction:
+        question = f"{question.rstrip()} {instruction}"
+    marks = question.count(IMAGE)
+    if images and not marks:
+        warnings.warn(f"questions without {IMAGE} get their images in front", stacklevel=2)
+        question, marks = IMAGE * images + question, images
+    if marks != images:
+        raise UserError(
+            f"{label}: the question has {marks} {IMAGE} marks and the row has {images} images; "
+            "make them equal"
+        )
+    if not images:
+        return question
+    parts: list[dict[str, str]] = []
+    for number, text in enumerate(question.split(IMAGE)):
+        parts += [{"type": "image"}] if number else []
+        parts += [{"type": "text", "text": text}] if text else []
+    return parts
+
+
+def _content(row: Row, images: Sequence[Image.Image]) -> bytes:
+    """What makes a row itself: its id, or else its question and pixels."""
+    digest = hashlib.blake2b(digest_size=16)
+    if row.get("id") is not None:
+        digest.update(f"id:{row['id']}".encode())
+        return digest.digest()
+    question = row["question"].encode()
+    digest.update(f"question:{len(question)}:".encode() + question)
+    for image in images:
+        digest.update(f"image:{image.width}x{image.height}:".encode() + image.tobytes())
+    return digest.digest()
+
+
+def _sample_ids(contents: Iterable[bytes]) -> np.ndarray:
+    """u32[P]: hashes of each row's content and of how many equal rows came before it."""
+    seen: Counter[bytes] = Counter()
+    ids = []
+    for content in contents:
+        occurrence = seen[content].to_bytes(4, "little")
+        seen[content] += 1
+        ids.append(hashlib.blake2b(content + occurrence, digest_size=4).digest())
+    return np.frombuffer(b"".join(ids), "<u4").astype(np.uint32)

@@ -1,0 +1,96 @@
+"""Which values may a setting have? One table, read before anything is loaded or compiled."""
+
+from collections.abc import Callable
+
+from ml_collections import ConfigDict
+
+from jaxevolve.runtime.errors import UserError
+
+_CHOICES = {
+    "model.dtype": ("float32", "bfloat16"),
+    "data.overlong": ("drop", "refuse"),
+    "retrace.anchor": ("fraction", "random", "token"),
+    "retrace.noise_per": ("maternal", "prompt", "sample"),
+    "reward.kind": ("softened", "majority", "self_consistency", "label"),
+    "reward.pool": ("prompt", "anchor"),
+    "reward.no_answer": ("zero", "string"),
+    "grpo.advantage": ("mean", "std"),
+    "grpo.aggregation": ("token", "sequence", "constant"),
+}
+
+_RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
+    **dict.fromkeys(
+        (
+            "batch",
+            "data.max_prompt_tokens",
+            "rollout.max_tokens",
+            "rollout.chunk",
+            "grpo.minibatches",
+            "grpo.micro_batch",
+            "checkpoint.keep",
+            "eval.n",
+            "optimizer.max_skipped",
+        ),
+        ("at least 1", lambda value: value >= 1),
+    ),
+    **dict.fromkeys(
+        (
+            "steps",
+            "seed",
+            "data.epochs",
+            "rollout.top_k",
+            "retrace.m",
+            "retrace.token",
+            "retrace.image_noise",
+            "reward.format_weight",
+            "grpo.kl",
+            "optimizer.lr",
+            "optimizer.weight_decay",
+            "optimizer.warmup",
+            "checkpoint.every",
+            "eval.every",
+            "eval.every_epochs",
+            "eval.questions",
+        ),
+        ("at least 0", lambda value: value >= 0),
+    ),
+    **dict.fromkeys(
+        ("rollout.top_p", "grpo.clip_low"), ("above 0 and at most 1", lambda v: 0 < v <= 1)
+    ),
+    **dict.fromkeys(
+        ("rollout.temperature", "reward.eps", "grpo.clip_high", "optimizer.clip_norm"),
+        ("above 0", lambda v: v > 0),
+    ),
+    **dict.fromkeys(
+        ("optimizer.b1", "optimizer.b2"), ("at least 0 and below 1", lambda v: 0 <= v < 1)
+    ),
+    # A group of one has no mean to differ from.
+    "rollout.n": ("at least 2", lambda value: value >= 2),
+    "retrace.rate": ("between 0 and 1", lambda value: 0 <= value <= 1),
+    "grpo.dual_clip": ("above 1", lambda value: value > 1),
+}
+
+
+def check_limits(config: ConfigDict) -> None:
+    """Refuses a value that no part of the program could use.
+
+    Settings that are None, or that a config does not have, are passed over.
+
+    Raises:
+        UserError: names the setting, its value and what it may be.
+    """
+    for key, choices in _CHOICES.items():
+        value = _get(config, key)
+        if value is not None and value not in choices:
+            raise UserError(f"--config.{key}={value} is unknown; it is one of {', '.join(choices)}")
+    for key, (wanted, fine) in _RANGES.items():
+        value = _get(config, key)
+        if value is not None and not fine(value):
+            raise UserError(f"--config.{key}={value} is out of range; it must be {wanted}")
+
+
+def _get(config: ConfigDict, key: str) -> object:
+    *groups, name = key.split(".")
+    for group in groups:
+        config = config.get(group, ConfigDict())
+    return config.get(name)

@@ -1,0 +1,158 @@
+"""Where does an array live? A mesh of three axes and one table of parameter names."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jaxevolve.runtime.errors import UserError
+
+AXES = ("data", "fsdp", "tensor")
+
+# Where a parameter's path ends as the pattern says, its last dimensions are split as the axes say
+# (weights are [out, in]; stacked layers come first and are never split). Projections into heads and
+# feed-forward units are split by output, those back into the width by input, so that a layer needs
+# one sum over `tensor` after each. Vision queries, keys and values are one fused matrix, which a
+# split by output would tear apart: it is split over `fsdp` alone. Anything else is replicated:
+# norms, scalars, biases of the width. Optimizer moments end in the same paths, so follow along.
+SHARDING_TABLE: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+    (r"(embed_tokens|lm_head)/weight", ("tensor", "fsdp")),
+    (r"self_attn/[qkv]_proj/weight", ("tensor", "fsdp")),
+    (r"self_attn/[qkv]_proj/bias", ("tensor",)),
+    (r"self_attn/o_proj/weight", ("fsdp", "tensor")),
+    (r"mlp/(gate|up)_proj/weight", ("tensor", "fsdp")),
+    (r"mlp/(gate|up)_proj/bias", ("tensor",)),
+    (r"mlp/down_proj/weight", ("fsdp", "tensor")),
+    (r"attn/(qkv|proj)/weight", (None, "fsdp")),
+    (r"merger/mlp/0/weight", ("tensor", "fsdp")),
+    (r"merger/mlp/0/bias", ("tensor",)),
+    (r"merger/mlp/2/weight", ("fsdp", "tensor")),
+    (r"patch_embed/proj/weight", ("fsdp", None, None, None, None)),
+)
+
+
+def make_mesh(
+    shape: Sequence[int] | None = None, devices: Sequence[jax.Device] | None = None
+) -> Mesh:
+    """Builds the mesh ("data", "fsdp", "tensor").
+
+    Args:
+        shape: devices along each axis; -1 for one of them means the rest. None puts all on fsdp.
+        devices: what to use; all devices of all processes where None.
+
+    Raises:
+        UserError: the shape is not three numbers whose product is the number of devices.
+    """
+    devices = jax.devices() if devices is None else list(devices)
+    given = (1, -1, 1) if shape is None else tuple(shape)
+    told = f"mesh={','.join(map(str, given))}"
+    whole = all(isinstance(size, int) and (size > 0 or size == -1) for size in given)
+    if len(given) != 3 or not whole or given.count(-1) > 1:
+        raise UserError(
+            f"{told} is no mesh: give three whole numbers for data, fsdp and tensor, one of which "
+            f"may be -1 for the rest, such as --config.mesh=1,{len(devices)},1"
+        )
+    known = math.prod(size for size in given if size != -1)
+    sizes = tuple(len(devices) // known if size == -1 else size for size in given)
+    if math.prod(sizes) != len(devices):
+        product = "x".join(map(str, given)).replace("-1", "?")
+        raise UserError(
+            f"{told} does not fit {len(devices)} device{'s' * (len(devices) > 1)} ({product}); "
+            f"use --config.mesh=1,{len(devices)},1 for instance"
+        )
+    return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+def prompts_per_device(mesh: Mesh, batch: int, minibatches: int, micro_batch: int | None) -> int:
+    """Checks that a batch can be cut for a mesh, and tells the prompts of one accumulation step.
+
+    Args:
+        mesh: of `make_mesh`; prompts are split over data and fsdp.
+        batch: prompts a step.
+        minibatches: updates a step.
+        micro_batch: prompts a device in one accumulation step; None is its whole share.
+
+    Returns:
+        Prompts that each device works on at a time in an update.
+
+    Raises:
+        UserError: one of them does not divide the next, with the numbers.
+    """
+    shards = mesh.shape["data"] * mesh.shape["fsdp"]
+    where = (
+        f"the mesh's {shards} data shards (data {mesh.shape['data']} x fsdp {mesh.shape['fsdp']})"
+    )
+    if minibatches < 1 or batch % minibatches:
+        raise UserError(
+            f"batch={batch} prompts cannot be cut into grpo.minibatches={minibatches} equal parts; "
+            f"use a batch that {minibatches} divides, or other minibatches"
+        )
+    minibatch = batch // minibatches
+    if minibatch % shards:
+        raise UserError(
+            f"a minibatch of {minibatch} prompts (batch={batch} / grpo.minibatches={minibatches}) "
+            f"cannot be split over {where}; use a batch that {minibatches * shards} divides, fewer "
+            "minibatches, or a mesh with more devices on tensor"
+        )
+    share = minibatch // shards
+    micro = share if micro_batch is None else micro_batch
+    if micro < 1 or micro > share or share % micro:
+        sign = "<" if micro > share else "is not a multiple of"
+        raise UserError(
+            f"grpo.micro_batch={micro} does not fit: a minibatch of {minibatch} prompts gives each of "
+            f"{where} {minibatch} / {shards} = {share} prompts, and {share} {sign} {micro}; "
+            f"use --config.grpo.micro_batch={share} or a divisor of it"
+        )
+    return micro
+
+
+def shardings(mesh: Mesh, tree: Any) -> Any:
+    """Shardings of parameters, or of any tree that holds them: optimizer state, a train state.
+
+    A dimension that its mesh axis does not divide stays whole, and so does everything that the
+    table does not name.
+
+    Args:
+        mesh: of `make_mesh`.
+        tree: arrays or `jax.ShapeDtypeStruct`.
+
+    Returns:
+        The same tree of NamedSharding.
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: NamedSharding(
+            mesh,
+            _spec(mesh, jax.tree_util.keystr(path, simple=True, separator="/"), tuple(leaf.shape)),
+        ),
+        tree,
+    )
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Axis 0 (prompts) over data and fsdp, the rest whole."""
+    return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The whole array on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def in_host_memory(tree: Any) -> Any:
+    """The same shardings with the arrays kept in the host's memory (an offloaded reference)."""
+    return jax.tree.map(lambda sharding: sharding.with_memory_kind("pinned_host"), tree)
+
+
+def _spec(mesh: Mesh, path: str, shape: tuple[int, ...]) -> PartitionSpec:
+    for pattern, axes in SHARDING_TABLE:
+        if re.search(rf"(^|/){pattern}$", path) and len(shape) >= len(axes):
+            whole = [None] * (len(shape) - len(axes))
+            split = [
+                axis if axis and mesh.shape[axis] > 1 and size % mesh.shape[axis] == 0 else None
+                for size, axis in zip(shape[len(whole) :], axes)
+            ]
+            return PartitionSpec(*whole, *split)
+    return PartitionSpec()

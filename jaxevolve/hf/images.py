@@ -1,4 +1,4 @@
-"""What pixels does a row's image have? Opening, uprightness, color and the size it is resized to."""
+"""What pixels does an image have? Opening, uprightness, color, and the size it is resized to."""
 
 import io
 import math

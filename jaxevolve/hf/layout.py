@@ -58,6 +58,56 @@ def image_layout(height: int, width: int, vision: VisionConfig) -> ImageLayout:
     )
 
 
+class RowImages(NamedTuple):
+    """The images of one row in window layout: W windows of Q slots with C values.
+
+    Attributes:
+        pixels: u8[W, Q, C].
+        patch_hw: i32[W, Q, 2].
+        segment: i32[W, Q], the image's number from 1, 0 for padding.
+        merged: i32[N], the merged slot of each of the row's N image tokens, in prompt order.
+    """
+
+    pixels: np.ndarray
+    patch_hw: np.ndarray
+    segment: np.ndarray
+    merged: np.ndarray
+
+
+def arrange(
+    patches: Sequence[np.ndarray], layouts: Sequence[ImageLayout], vision: VisionConfig
+) -> RowImages:
+    """Puts the patches of a row's images into their windows, one image behind the other.
+
+    Args:
+        patches: u8[h*w, C] of each image, in the order of `ImageLayout.patch_slot`.
+        layouts: of the same images.
+        vision: gives sizes.
+
+    Returns:
+        The arrays of the row; W = 0 without images.
+    """
+    slots, unit = vision.window_patches, vision.spatial_merge_size**2
+    values = vision.in_channels * vision.patch_size**2
+    base = np.cumsum([0] + [layout.windows * slots for layout in layouts])
+    pixels = np.zeros((base[-1], values), np.uint8)
+    patch_hw = np.zeros((base[-1], 2), np.int32)
+    segment = np.zeros(base[-1], np.int32)
+    merged = [np.zeros(0, np.int32)]
+    for number, (made, layout) in enumerate(zip(patches, layouts, strict=True)):
+        place = base[number] + layout.patch_slot
+        pixels[place] = made
+        patch_hw[place] = layout.patch_hw
+        segment[place] = number + 1
+        merged.append((base[number] // unit + layout.unit_slot).astype(np.int32))
+    return RowImages(
+        pixels=pixels.reshape(-1, slots, values),
+        patch_hw=patch_hw.reshape(-1, slots, 2),
+        segment=segment.reshape(-1, slots),
+        merged=np.concatenate(merged),
+    )
+
+
 def mrope_positions(
     tokens: np.ndarray, grids: Sequence[tuple[int, int]], image_token_id: int | None, merge: int
 ) -> tuple[np.ndarray, int]:

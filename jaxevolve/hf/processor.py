@@ -4,12 +4,8 @@ The tokenizer, the chat template and the image processor are those of the model'
 expansion of image placeholders, the window layout and the positions are ours.
 """
 
-import hashlib
-import warnings
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,18 +14,16 @@ from PIL import Image
 
 from jaxevolve.hf.config import read_image_config, read_json, read_stop_ids
 from jaxevolve.hf.images import BadImage, image_size, open_image, resized
-from jaxevolve.hf.layout import image_layout, mrope_positions
+from jaxevolve.hf.layout import ImageLayout, RowImages, arrange, image_layout, mrope_positions
+from jaxevolve.hf.rows import Row, chat_content, content_key, images_of, label, sample_ids
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.qwen2_5_vl import Config, VisionConfig
 from jaxevolve.runtime.buckets import bucket
 from jaxevolve.runtime.errors import UserError
 
-IMAGE = "<image>"  # Marks an image's place in a question.
 _VISION_TOKENS = tuple(
     f"<|{name}|>" for name in ("vision_start", "vision_end", "vision_pad", "image_pad", "video_pad")
 )
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +53,12 @@ class Processor:
     banned_ids: np.ndarray
     folder: Path
 
-    @cached_property
+    @property
     def image_mean(self) -> np.ndarray:
         """f32[3], by channel, of pixels in [0, 1]."""
         return np.array(self._vision.image_mean, np.float32)
 
-    @cached_property
+    @property
     def image_std(self) -> np.ndarray:
         """f32[3], by channel, of pixels in [0, 1]."""
         return np.array(self._vision.image_std, np.float32)
@@ -83,34 +77,36 @@ class Processor:
             BadImage: an image cannot be used; names the row.
             UserError: `<image>` marks and images of a row differ in number; names the row.
         """
-        encoded = [self._encode(row, _label(row, i), instruction) for i, row in enumerate(rows)]
-        shape = (0, 1, 1)
-        if self.config.vision is not None:
-            values = self.config.vision.in_channels * self.config.vision.patch_size**2
-            windows = bucket(max((len(row.pixels) for row in encoded), default=0))
-            shape = (windows, self.config.vision.window_patches, values)
+        encoded = [self._encode(row, label(row, i), instruction) for i, row in enumerate(rows)]
         length = np.array([len(row.tokens) for row in encoded], np.int32)
         count, longest = len(rows), bucket(int(length.max(initial=0)))
+        shape = (0, 1, 1)  # Of a text-only model, whose pixels nobody reads.
+        if self.config.vision is not None:
+            vision = self.config.vision
+            windows = bucket(max((len(row.images.pixels) for row in encoded), default=0))
+            shape = (windows, vision.window_patches, vision.in_channels * vision.patch_size**2)
         prompts = Prompts(
             tokens=np.zeros((count, longest), np.int32),
             length=length,
             positions=np.zeros((count, longest, 3), np.int32),
             next_position=np.array([row.next_position for row in encoded], np.int32),
-            ids=_sample_ids(row.content for row in encoded),
+            ids=sample_ids(row.key for row in encoded),
             image_token=np.full((count, longest), -1, np.int32),
             pixels=np.zeros((count, *shape), np.uint8),
             patch_hw=np.zeros((count, *shape[:2], 2), np.int32),
             segment=np.zeros((count, *shape[:2]), np.int32),
         )
         for i, row in enumerate(encoded):
-            used, windows = slice(len(row.tokens)), slice(len(row.pixels))
+            used = slice(len(row.tokens))
             prompts.tokens[i, used] = row.tokens
             prompts.positions[i, used] = row.positions
-            prompts.image_token[i, used] = row.image_token
-            if row.pixels.size:
-                prompts.pixels[i, windows] = row.pixels
-                prompts.patch_hw[i, windows] = row.patch_hw
-                prompts.segment[i, windows] = row.segment
+            if row.images is not None:
+                windows = slice(len(row.images.pixels))
+                places = np.flatnonzero(row.tokens == self.config.image_token_id)
+                prompts.image_token[i, places] = row.images.merged
+                prompts.pixels[i, windows] = row.images.pixels
+                prompts.patch_hw[i, windows] = row.images.patch_hw
+                prompts.segment[i, windows] = row.images.segment
         return prompts
 
     def row_size(self, row: Row, instruction: str = "") -> tuple[int, int]:
@@ -127,14 +123,11 @@ class Processor:
             BadImage: an image's header cannot be read, or its shape is refused; names the row.
             UserError: as `prompts`.
         """
-        label = _label(row, None)
-        grids = [
-            self._grid(*self._attempt(image_size, source, label, number), label, number)
-            for number, source in enumerate(_sources(row), 1)
-        ]
-        layouts = [image_layout(*grid, self._vision) for grid in grids]
-        tokens = self._tokens(row, [len(image.unit_slot) for image in layouts], label, instruction)
-        return len(tokens), sum(image.windows for image in layouts)
+        name = label(row)
+        sizes = self._each(image_size, images_of(row), name)
+        layouts = [image_layout(*grid, self._vision) for grid in self._grids(sizes, name)]
+        tokens = self._tokens(row, layouts, name, instruction)
+        return len(tokens), sum(layout.windows for layout in layouts)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Turns a response into text.
@@ -160,44 +153,18 @@ class Processor:
             )
         return self.config.vision
 
-    def _encode(self, row: Row, label: str, instruction: str) -> "_Encoded":
+    def _encode(self, row: Row, name: str, instruction: str) -> "_Encoded":
         """One row with its pixels."""
-        images = [
-            self._attempt(open_image, source, label, number)
-            for number, source in enumerate(_sources(row), 1)
-        ]
-        grids = [
-            self._grid(image.height, image.width, label, number)
-            for number, image in enumerate(images, 1)
-        ]
+        images = self._each(open_image, images_of(row), name)
+        grids = self._grids([(image.height, image.width) for image in images], name)
         layouts = [image_layout(*grid, self._vision) for grid in grids]
-        tokens = self._tokens(row, [len(image.unit_slot) for image in layouts], label, instruction)
-        merge = self._vision.spatial_merge_size if images else 1
+        tokens = self._tokens(row, layouts, name, instruction)
+        arranged, merge = None, 1
+        if self.config.vision is not None:
+            arranged = arrange([self._patches(image) for image in images], layouts, self._vision)
+            merge = self._vision.spatial_merge_size
         positions, following = mrope_positions(tokens, grids, self.config.image_token_id, merge)
-        image_token = np.full(len(tokens), -1, np.int32)
-        pixels = np.zeros((0, 1, 1), np.uint8)
-        patch_hw, segment = np.zeros((0, 1, 2), np.int32), np.zeros((0, 1), np.int32)
-        if images:
-            vision = self._vision
-            slots = vision.window_patches
-            base = np.cumsum([0] + [image.windows * slots for image in layouts])
-            values = vision.in_channels * vision.patch_size**2
-            pixels = np.zeros((base[-1], values), np.uint8)
-            patch_hw, segment = np.zeros((base[-1], 2), np.int32), np.zeros(base[-1], np.int32)
-            units = []
-            for number, (image, layout) in enumerate(zip(images, layouts)):
-                place = base[number] + layout.patch_slot
-                pixels[place] = self._patches(image)
-                patch_hw[place] = layout.patch_hw
-                segment[place] = number + 1
-                units.append(base[number] // vision.spatial_merge_size**2 + layout.unit_slot)
-            image_token[tokens == self.config.image_token_id] = np.concatenate(units)
-            pixels = pixels.reshape(-1, slots, values)
-            patch_hw, segment = patch_hw.reshape(-1, slots, 2), segment.reshape(-1, slots)
-        content = _content(row, images)
-        return _Encoded(
-            tokens, positions, following, image_token, pixels, patch_hw, segment, content
-        )
+        return _Encoded(tokens, positions, following, arranged, content_key(row, images))
 
     def _patches(self, image: Image.Image) -> np.ndarray:
         """u8[h*w, C], resized but neither rescaled nor normalized, in the reference's order."""
@@ -209,46 +176,49 @@ class Processor:
         # A still image repeats its frame over time.
         return made.reshape(shape)[:, :, 0].reshape(len(made), -1).astype(np.uint8)
 
-    def _grid(self, height: int, width: int, label: str, number: int) -> tuple[int, int]:
-        """Height and width in patches of an image."""
-        patch, merge = self._vision.patch_size, self._vision.spatial_merge_size
-        limits = self.image_processor.size
-        height, width = self._attempt(
-            lambda size: resized(*size, patch * merge, limits.shortest_edge, limits.longest_edge),
-            (height, width),
-            label,
-            number,
-        )
-        return height // patch, width // patch
+    def _grids(self, sizes: Sequence[tuple[int, int]], name: str) -> list[tuple[int, int]]:
+        """Heights and widths in pixels -> in patches, after resizing."""
+        if not sizes:
+            return []
+        patch, limits = self._vision.patch_size, self.image_processor.size
+        factor = patch * self._vision.spatial_merge_size
 
-    def _attempt(self, action: Any, argument: Any, label: str, number: int) -> Any:
-        try:
-            return action(argument)
-        except BadImage as error:
-            raise BadImage(f"{label}, image {number}: {error}") from error
+        def grid(size: tuple[int, int]) -> tuple[int, int]:
+            height, width = resized(*size, factor, limits.shortest_edge, limits.longest_edge)
+            return height // patch, width // patch
+
+        return self._each(grid, sizes, name)
+
+    def _each(self, action: Callable[[Any], Any], images: Sequence[Any], name: str) -> list[Any]:
+        """Does the same to every image of a row; an error says which image it was."""
+        done = []
+        for number, image in enumerate(images, 1):
+            try:
+                done.append(action(image))
+            except BadImage as error:
+                raise BadImage(f"{name}, image {number}: {error}") from error
+        return done
 
     def _tokens(
-        self, row: Row, image_tokens: Sequence[int], label: str, instruction: str
+        self, row: Row, layouts: Sequence[ImageLayout], name: str, instruction: str
     ) -> np.ndarray:
         """i32[T]: the chat prompt with each image's placeholder repeated."""
-        message = {"role": "user", "content": _parts(row, len(image_tokens), label, instruction)}
+        message = {"role": "user", "content": chat_content(row, name, instruction)}
         text = self.tokenizer.apply_chat_template(
             [message], tokenize=False, add_generation_prompt=True
         )
         # The backend itself: the wrapper changes its settings on each call, which threads disturb.
         encoded = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
         tokens = np.array(encoded.ids, np.int32)
-        if self.config.image_token_id is None:
-            return tokens
         places = np.flatnonzero(tokens == self.config.image_token_id)
-        if len(places) != len(image_tokens):
+        if len(places) != len(layouts):
             raise UserError(
-                f"{label}: the chat prompt has {len(places)} image tokens for {len(image_tokens)} "
-                "images; take special tokens out of the question, or give the folder the chat "
+                f"{name}: the chat prompt has {len(places)} image tokens for {len(layouts)} "
+                "images; take special tokens out of the question, or give the model's folder the chat "
                 "template of a vision model"
             )
         repeats = np.ones(len(tokens), np.int64)
-        repeats[places] = image_tokens
+        repeats[places] = [len(layout.unit_slot) for layout in layouts]
         return np.repeat(tokens, repeats)
 
 
@@ -258,11 +228,8 @@ class _Encoded(NamedTuple):
     tokens: np.ndarray
     positions: np.ndarray
     next_position: int
-    image_token: np.ndarray
-    pixels: np.ndarray
-    patch_hw: np.ndarray
-    segment: np.ndarray
-    content: bytes
+    images: RowImages | None
+    key: bytes
 
 
 def load_processor(folder: str | Path, config: Config) -> Processor:
@@ -342,63 +309,6 @@ def _check_images(folder: Path, vision: VisionConfig) -> None:
             )
     if abs(settings.get("rescale_factor", 1 / 255) * 255 - 1) > 1e-6:
         raise UserError(
-            f"{folder}/preprocessor_config.json: rescale_factor {settings['rescale_factor']} is not "
-            "supported; only 1/255 is"
+            f"{folder}/preprocessor_config.json: rescale_factor {settings['rescale_factor']} is "
+            "not supported; only 1/255 is"
         )
-
-
-def _label(row: Row, number: int | None) -> str:
-    if row.get("id") is not None:
-        return f"row {row['id']}"
-    return f"row {number} of the batch" if number is not None else "the row"
-
-
-def _sources(row: Row) -> Sequence[Any]:
-    return row.get("images") or ()
-
-
-def _parts(row: Row, images: int, label: str, instruction: str) -> str | list[dict[str, str]]:
-    """The content of the user's turn: text and images in their places."""
-    question = row["question"]
-    if instruction:
-        question = f"{question.rstrip()} {instruction}"
-    marks = question.count(IMAGE)
-    if images and not marks:
-        warnings.warn(f"questions without {IMAGE} get their images in front", stacklevel=2)
-        question, marks = IMAGE * images + question, images
-    if marks != images:
-        raise UserError(
-            f"{label}: the question has {marks} {IMAGE} marks and the row has {images} images; "
-            "make them equal"
-        )
-    if not images:
-        return question
-    parts: list[dict[str, str]] = []
-    for number, text in enumerate(question.split(IMAGE)):
-        parts += [{"type": "image"}] if number else []
-        parts += [{"type": "text", "text": text}] if text else []
-    return parts
-
-
-def _content(row: Row, images: Sequence[Image.Image]) -> bytes:
-    """What makes a row itself: its id, or else its question and pixels."""
-    digest = hashlib.blake2b(digest_size=16)
-    if row.get("id") is not None:
-        digest.update(f"id:{row['id']}".encode())
-        return digest.digest()
-    question = row["question"].encode()
-    digest.update(f"question:{len(question)}:".encode() + question)
-    for image in images:
-        digest.update(f"image:{image.width}x{image.height}:".encode() + image.tobytes())
-    return digest.digest()
-
-
-def _sample_ids(contents: Iterable[bytes]) -> np.ndarray:
-    """u32[P]: hashes of each row's content and of how many equal rows came before it."""
-    seen: Counter[bytes] = Counter()
-    ids = []
-    for content in contents:
-        occurrence = seen[content].to_bytes(4, "little")
-        seen[content] += 1
-        ids.append(hashlib.blake2b(content + occurrence, digest_size=4).digest())
-    return np.frombuffer(b"".join(ids), "<u4").astype(np.uint32)

@@ -119,7 +119,8 @@ def save_params(
         raise UserError(
             f"the parameters and the config differ in {', '.join(dict.fromkeys(wrong))}"
         )
-    if any(folder.glob("*.safetensors*")):
+    # Complete files only: no process gets that far before all of them have looked.
+    if any(folder.glob("*.safetensors")):
         raise UserError(f"{folder} already holds weights; give another folder")
     writer = jax.process_index() == 0
     if writer:

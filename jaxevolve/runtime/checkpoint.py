@@ -172,8 +172,8 @@ def load(folder: str | Path, abstract_state: Any) -> tuple[Any, dict[str, Any]]:
 
     Args:
         folder: WORKDIR/checkpoints/STEP.
-        abstract_state: as for `restore`; it may be a part of what was saved ({"params": ...} without
-            the optimizer), the rest is then not read.
+        abstract_state: as for `restore`; it may be a part of what was saved ({"params": ...}
+            without the optimizer), the rest is then not read.
 
     Returns:
         The arrays, in the tree and shardings of `abstract_state`, and the caller's meta.
@@ -229,8 +229,8 @@ def find(path: str | Path) -> Path:
         if steps := _steps(root):
             return root / str(steps[-1])
     raise UserError(
-        f"{path} is no checkpoint: give WORKDIR, WORKDIR/checkpoints or WORKDIR/checkpoints/STEP of "
-        "a run that has saved one"
+        f"{path} is no checkpoint: give WORKDIR, WORKDIR/checkpoints or WORKDIR/checkpoints/STEP "
+        "of a run that has saved one"
     )
 
 

@@ -21,14 +21,14 @@ import inspect
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from jaxevolve.runtime.errors import UserError
+from jaxevolve.runtime.errors import UserError, nearest
 from jaxevolve.runtime.limits import check_limits
 
 
@@ -39,7 +39,9 @@ def run(
     *,
     config: bool = False,
 ) -> NoReturn:
-    """Parses the command line, calls `main` and exits: 0, or 2 after a `UserError`, 130 after Ctrl-C.
+    """Parses the command line, calls `main` and exits.
+
+    The exit code is 0, 2 after a `UserError`, 130 after Ctrl-C.
 
     Args:
         main: the command, given its flags.
@@ -73,8 +75,8 @@ def parse(
         argv: the program's name and its arguments.
         define: adds the command's own flags.
         description: what --help says above the flags.
-        config: whether the command takes a config. The result then has `config`, the ConfigDict with
-            all overrides, and `config_name`, such as "csrs-tiny".
+        config: whether the command takes a config. The result then has `config`, the ConfigDict
+            with all overrides, and `config_name`, such as "csrs-tiny".
 
     Returns:
         The flags, as attributes.
@@ -105,9 +107,7 @@ def parse(
         raise SystemExit(0)
     try:
         if settings is not None:
-            config_flags.DEFINE_config_dict(
-                "config", settings, flag_values=values, sys_argv=rest
-            )
+            config_flags.DEFINE_config_dict("config", settings, flag_values=values, sys_argv=rest)
         positional = values(rest)[1:]
     except flags.UnrecognizedFlagError as error:
         raise UserError(_unknown(f"--{error.flagname}", [f"--{name}" for name in values])) from None
@@ -115,7 +115,7 @@ def parse(
         raise UserError(_wrong_value(str(error), values, settings)) from None
     if positional:
         raise UserError(
-            f"{positional[0]!r} is not understood: every argument is a flag of the form --name=value"
+            f"{positional[0]!r} is not understood: every argument has the form --name=value"
         )
     if settings is not None:
         check_limits(values.config)
@@ -134,12 +134,6 @@ def load_config(argument: str) -> ConfigDict:
     return _load(argument)[0]
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a person most likely meant, or None where nothing is near."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return found[0] if found else None
-
-
 def _split(argument: str) -> tuple[Path, tuple[str, ...]]:
     """FILE and (SCALE,) or ()."""
     path, colon, scale = argument.partition(".py:")
@@ -153,7 +147,7 @@ def _load(argument: str) -> tuple[ConfigDict, str]:
         beside = sorted(str(other) for other in path.parent.glob("*.py"))
         raise UserError(_unknown(f"config file {path}", beside, "does not exist"))
     # Config files share defaults by `from configs import common`, wherever the command is called.
-    root = str(path.resolve().parents[1])
+    root = str(path.resolve().parent.parent)
     if root not in sys.path:
         sys.path.insert(0, root)
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
@@ -211,13 +205,31 @@ def _refuse_unknown_keys(settings: ConfigDict, argv: Sequence[str]) -> None:
         if any(name.startswith(f"{key}.") for name in known):
             inside = ", ".join(name for name in known if name.startswith(f"{key}."))
             raise UserError(f"--config.{key} is a group, not a setting: it holds {inside}")
-        # A bare last name finds its group: --config.lr means --config.optimizer.lr.
-        near = nearest(key, known)
-        last = {name.rsplit(".", 1)[-1]: name for name in known}
-        by_last = nearest(key.rsplit(".", 1)[-1], last)
-        better = near or (last[by_last] if by_last else None)
-        advice = f"did you mean --config.{better}?" if better else f"there is {', '.join(known)}"
+        # A bare last name finds its group, and a name from elsewhere its own here.
+        names = {name.rsplit(".", 1)[-1]: name for name in known} | _ELSEWHERE
+        names = {name: full for name, full in names.items() if full in known} | dict(
+            zip(known, known)
+        )
+        (near,) = difflib.get_close_matches(key, names, n=1, cutoff=0) or (None,)
+        advice = f"did you mean --config.{names[near]}?" if near else "this config has no settings"
         raise UserError(f"--config.{key} is unknown; {advice}")
+
+
+# What other trainers call our settings.
+_ELSEWHERE = {
+    "learning_rate": "optimizer.lr",
+    "kl_coef": "grpo.kl",
+    "beta1": "optimizer.b1",
+    "beta2": "optimizer.b2",
+    "max_grad_norm": "optimizer.clip_norm",
+    "batch_size": "batch",
+    "num_steps": "steps",
+    "max_new_tokens": "rollout.max_tokens",
+    "num_generations": "rollout.n",
+    "group_size": "rollout.n",
+    "sigma": "retrace.image_noise",
+    "omega": "retrace.rate",
+}
 
 
 def _unknown(what: str, known: Sequence[str], verdict: str = "is unknown") -> str:
@@ -258,7 +270,9 @@ def _help(
     usage = f"usage: python -m jaxevolve.{Path(program).stem} [flags]"
     lines = [description.strip(), "", usage, "", "flags:"]
     if config:
-        lines.append("  --config=FILE[:SCALE]: the recipe and its size, such as configs/csrs.py:tiny")
+        lines.append(
+            "  --config=FILE[:SCALE]: the recipe and its size, such as configs/csrs.py:tiny"
+        )
         lines.append("  --config.KEY=VALUE: changes one setting")
     for name in values:
         if name != "config_name":

@@ -102,8 +102,8 @@ def prompts_per_device(mesh: Mesh, batch: int, minibatches: int, micro_batch: in
     if micro < 1 or micro > share or share % micro:
         sign = "<" if micro > share else "is not a multiple of"
         raise UserError(
-            f"grpo.micro_batch={micro} does not fit: a minibatch of {minibatch} prompts gives each of "
-            f"{where} {minibatch} / {shards} = {share} prompts, and {share} {sign} {micro}; "
+            f"grpo.micro_batch={micro} does not fit: a minibatch of {minibatch} prompts gives each "
+            f"of {where} {minibatch} / {shards} = {share} prompts, and {share} {sign} {micro}; "
             f"use --config.grpo.micro_batch={share} or a divisor of it"
         )
     return micro

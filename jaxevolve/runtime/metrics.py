@@ -1,4 +1,4 @@
-"""What does a run leave behind to be looked at? Everything in the work directory but checkpoints."""
+"""What does a run leave behind to be looked at? All of the work directory but checkpoints."""
 
 import contextlib
 import importlib.metadata
@@ -56,8 +56,8 @@ class MetricsWriter:
 
         Args:
             step: number of the step, from 1.
-            values: {"reward/mean": 0.4, ...}; Python integers stay integers, anything else becomes a
-                float, and what is not finite becomes null (JSON has no NaN).
+            values: {"reward/mean": 0.4, ...}; Python integers stay integers, anything else becomes
+                a float, and what is not finite becomes null (JSON has no NaN).
         """
         numbers = {key: _number(value) for key, value in values.items()}
         append_jsonl(self._file, {"step": step, **numbers})
@@ -118,8 +118,8 @@ def write_config(workdir: str | Path, config: Any) -> dict[str, tuple[Any, Any]]
         config: the ConfigDict after all flags.
 
     Returns:
-        {"optimizer.lr": (old, new)}: what differs from the config.json that an earlier start of this
-        run left here.
+        {"optimizer.lr": (old, new)}: what differs from the config.json that an earlier start of
+        this run left here.
     """
     path = Path(workdir) / "config.json"
     values = json.loads(json.dumps(config.to_dict()))
@@ -157,7 +157,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class CompileCounter:
-    """Counts the programs that the process has had XLA build (or load from the persistent cache)."""
+    """Counts the programs that XLA has built, or loaded from its persistent cache, from now on."""
 
     def __init__(self) -> None:
         self.count = 0

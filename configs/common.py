@@ -1,0 +1,181 @@
+"""Every setting and its default. A recipe's file changes some of them, a flag any of them.
+
+Where a number comes from: [csrs] Table 6 or the text of arXiv 2604.03647, [verl] the default of the
+framework that it was trained with, [ours] our choice where the paper is silent.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+from jaxevolve.runtime.errors import UserError, nearest
+
+EMBEDDED_MODEL = str(Path(__file__).resolve().parents[1] / "jaxevolve" / "assets" / "geo_tiny")
+EMBEDDED_DATA = "geometry:tri=0.4,per3=0.4,parI=0.2"
+
+# The prompt with which verl and EasyR1 train on Geometry3K, in our words: think first, box the end.
+THINK_THEN_BOX = (
+    "First think the problem through, step by step, inside <think> and </think>; "
+    "then write the final answer inside \\boxed{}."
+)
+
+
+def defaults() -> ConfigDict:
+    """All settings. None means: not set."""
+    return ConfigDict(
+        {
+            # Finished steps at which the run ends; 0 or None: data.epochs tells.
+            "steps": placeholder(int),
+            # Everything random follows from it: order of the data, sampling, anchors, noise.
+            "seed": 0,
+            # Prompts a step.
+            "batch": 16,
+            # Devices on (data, fsdp, tensor), -1 for the rest; None: all on fsdp.
+            "mesh": placeholder(tuple),
+            "model": {
+                # A Hugging Face folder, or a checkpoint of ours.
+                "path": EMBEDDED_MODEL,
+                # What is computed in, float32 or bfloat16. Master weights are float32 always.
+                "dtype": "float32",
+            },
+            "data": {
+                # parquet, JSONL, a folder or glob of them, FOLDER@SPLIT, or drawn problems,
+                # "geometry:FAMILY=WEIGHT,...,seed=S".
+                "path": EMBEDDED_DATA,
+                # Column names; None: the first of the usual names that is there.
+                "problem_key": placeholder(str),
+                "answer_key": placeholder(str),
+                "image_key": placeholder(str),
+                # Passes over the data, each in another order, used where steps is not set.
+                "epochs": placeholder(int),
+                # Prompts longer than max_prompt_tokens: "drop" and list them, or "refuse" to start.
+                # Never cut: a cut prompt loses image tokens.
+                "overlong": "drop",
+                "max_prompt_tokens": 1024,  # [csrs] counted with every image token
+                # True: one broken image ends the run before it begins. False: its row is left out.
+                "strict": False,
+                # Text after every question, a space between.
+                "instruction": "",
+            },
+            "rollout": {
+                "n": 8,  # [csrs] maternal responses a prompt
+                "temperature": 1.0,  # [verl]
+                "top_p": 1.0,  # [verl]
+                "top_k": 0,  # [verl] 0: all
+                "max_tokens": 1536,  # [csrs] of a response, anchor and continuation together
+                # Tokens between two looks at which responses have ended. [ours]
+                "chunk": 32,
+            },
+            "retrace": {
+                "m": 5,  # [csrs] re-inferences an anchor; 0: no retrace
+                "rate": 0.7,  # [csrs] part of a response that is kept
+                # Where a response is cut: "fraction" of its length [csrs Eq. 6], "random" fraction
+                # [csrs A.5], or at "token", the same position in all.
+                "anchor": "fraction",
+                "token": 26,
+                # Standard deviation in pixel values of [0, 1]; the paper states none. [ours]
+                "image_noise": 0.1,
+                # Who shares a draw of noise: the samples of a "maternal" response [csrs Algorithm 1],
+                # those of a "prompt", or each "sample" has its own.
+                "noise_per": "maternal",
+            },
+            "reward": {
+                "kind": "softened",  # or "majority", "self_consistency", "label"
+                "gamma": 0.2,  # [csrs]
+                "beta": 5.0,  # [csrs]
+                "eps": 1e-6,  # [ours]
+                "pool": "prompt",  # [csrs Eq. 8] re-inferences of the prompt; or of the "anchor"
+                "include_self": True,  # [csrs Eq. 7] a response's own answer counts
+                # No answer earns nothing ("zero"), or is one more answer ("string", as the released
+                # code of this family of methods has it).
+                "no_answer": "zero",
+                "format_weight": 0.0,  # [csrs] none
+            },
+            "grpo": {
+                "advantage": "mean",  # [csrs Eq. 2] or "std"
+                "clip_low": 0.2,  # [verl]
+                "clip_high": 0.2,  # [verl]
+                "dual_clip": 3.0,  # [verl]
+                "kl": 0.01,  # [csrs] low-variance estimator, in the loss
+                "entropy": 0.0,  # [csrs]
+                "aggregation": "token",  # [verl] or "sequence", "constant"
+                "minibatches": 4,  # updates a step
+                # Prompts, with all their responses, that a device takes at a time; None: its share.
+                "micro_batch": placeholder(int),
+                # Recompute activations in the backward pass.
+                "remat": False,
+                # Keep the frozen reference in the host's memory between its uses.
+                "offload_reference": False,
+            },
+            "optimizer": {  # AdamW
+                "lr": 1e-6,  # [csrs]
+                "weight_decay": 0.01,  # [verl]
+                "b1": 0.9,  # [verl]
+                "b2": 0.999,  # [verl]
+                "clip_norm": 1.0,  # [verl]
+                "warmup": 0,  # [verl] updates; constant afterwards
+                # The run ends after this many updates in a row that were not finite. [ours]
+                "max_skipped": 5,
+            },
+            "checkpoint": {
+                "every": 20,  # [csrs] steps; 0: only at the end
+                "keep": 2,  # newest ones; the best by evaluation stays as well
+            },
+            "eval": {
+                # Held-out questions, as data.path.
+                "path": f"{EMBEDDED_DATA},seed=1",
+                "every": 20,  # steps; 0: only before and after
+                "every_epochs": placeholder(int),  # the same in epochs, used where it is set
+                "questions": 256,  # the first of them; 0: all
+                "n": 8,  # responses a question, beside the greedy one
+            },
+        }
+    )
+
+
+def embedded(config: ConfigDict) -> None:
+    """The embedded model on drawn geometry: two CPU cores, minutes, and a real learning curve."""
+    config.update(steps=40, batch=16)
+    config.data.max_prompt_tokens = 256
+    config.rollout.max_tokens = 64
+    config.grpo.minibatches = 2
+    config.optimizer.lr = 1e-4
+
+
+def smoke(config: ConfigDict) -> None:
+    """The shortest run that goes through everything."""
+    embedded(config)
+    config.update(steps=5, batch=8)
+    config.grpo.minibatches = 1
+    config.checkpoint.every = 5
+    config.eval.every = 5
+    config.eval.questions = 64
+
+
+def released(config: ConfigDict, size: str) -> None:
+    """Qwen2.5-VL at full size on Geometry3K; paths are those of folders you have downloaded."""
+    config.model.path = f"Qwen2.5-VL-{size}-Instruct"
+    config.model.dtype = "bfloat16"
+    config.data.path = "geometry3k/data/train-*.parquet"
+    config.data.instruction = THINK_THEN_BOX
+    config.eval.path = "geometry3k/data/test-*.parquet"
+    config.eval.questions = 0
+    config.grpo.micro_batch = 1
+    config.grpo.remat = True
+
+
+def pick(scale: str, scales: Mapping[str, Callable[[ConfigDict], None]]) -> ConfigDict:
+    """The defaults changed by one of a recipe's scales.
+
+    Raises:
+        UserError: there is no such scale.
+    """
+    if scale not in scales:
+        near = nearest(scale, scales)
+        advice = f"did you mean {near}?" if near else f"there is {', '.join(scales)}"
+        raise UserError(f"config scale {scale!r} is unknown; {advice}")
+    config = defaults()
+    scales[scale](config)
+    return config

@@ -65,6 +65,8 @@ def defaults() -> ConfigDict:
                 "top_p": 1.0,  # [verl]
                 "top_k": 0,  # [verl] 0: all
                 "max_tokens": 1536,  # [csrs] of a response, anchor and continuation together
+                # Prompts that are sampled at a time; None: the whole batch.
+                "batch": placeholder(int),
                 # Tokens between two looks at which responses have ended. [ours]
                 "chunk": 32,
             },
@@ -77,8 +79,8 @@ def defaults() -> ConfigDict:
                 "token": 26,
                 # Standard deviation in pixel values of [0, 1]; the paper states none. [ours]
                 "image_noise": 0.1,
-                # Who shares a draw of noise: the samples of a "maternal" response [csrs Algorithm 1],
-                # those of a "prompt", or each "sample" has its own.
+                # Who shares a draw of noise: all samples of a "maternal" response [csrs Algorithm
+                # 1] or of a "prompt", or each "sample" has its own.
                 "noise_per": "maternal",
             },
             "reward": {

@@ -1,14 +1,15 @@
-"""A tiny random Qwen2.5-VL in Hugging Face layout, and the reference implementations to test against.
+"""A tiny random Qwen2.5-VL in Hugging Face layout, and reference implementations to test against.
 
     folder = tiny.make_folder(tmp_path / "model", tied=False, seed=0, vision=True)
-    model = tiny.reference_model(folder)            # torch, float32, eval, transformers' own classes
-    processor = tiny.reference_processor(folder)    # transformers' Qwen2_5_VLProcessor without video
+    model = tiny.reference_model(folder)            # transformers' own classes in torch, float32
+    processor = tiny.reference_processor(folder)    # transformers' Qwen2_5_VLProcessor, no video
 
-Vision: 3 layers (layer 1 has full attention), width 32, 2 heads, patch 14, merge 2, window 112 (4 x 4
-merged units). Text: 2 layers, width 64, 4 heads, 2 key-value heads of 16, mrope_section [2, 3, 3].
-Weights are drawn wide (0.15) and norms are moved away from 1, so that a wrong head, section, window
-or scale shows in the logits. Embedding rows outnumber the tokenizer's ids, as in the released models.
-Needs torch: call `pytest.importorskip("torch")` first. Run with OMP_NUM_THREADS=1 on a small machine.
+Vision: 3 layers (layer 1 has full attention), width 32, 2 heads, patch 14, merge 2, window 112, so
+4 x 4 merged units. Text: 2 layers, width 64, 4 heads, 2 key-value heads of 16, mrope_section
+[2, 3, 3]. Weights are drawn wide (0.15) and norms are moved away from 1, so that a wrong head,
+section, window or scale shows in the logits. Embedding rows outnumber the tokenizer's ids, as in
+the released models. Needs torch: call `pytest.importorskip("torch")` first. Run with
+OMP_NUM_THREADS=1 on a small machine.
 """
 
 import json
@@ -214,7 +215,7 @@ def reference_processor(folder: str | Path):
 
 
 def flat_config(nested: dict) -> dict:
-    """config.json as transformers 5.24 writes it, respelled as Qwen published it (transformers 4.41)."""
+    """config.json of transformers 5.24, respelled as in the released models (transformers 4.41)."""
     text = dict(nested["text_config"])
     rope = text.pop("rope_parameters")
     vision = dict(nested["vision_config"])

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -51,7 +51,7 @@ class Figure:
     labels: tuple[Label, ...]
     angles: tuple[str, ...] = ()
     ticks: tuple[str, ...] = ()
-    arrows: tuple[Point, ...] = field(default=())
+    arrows: tuple[Point, ...] = ()
 
     def angle(self, name: str) -> float:
         """The drawn angle arm-vertex-arm in degrees, between 0 and 180."""

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxevolve.data.drawing import Figure, Label, Point, render
@@ -11,7 +11,7 @@ from jaxevolve.runtime.errors import UserError
 
 DEFAULT_FAMILIES = {"tri": 0.4, "per3": 0.4, "parI": 0.2}
 STEPS = {1: 10, 2: 5, 3: 1}  # difficulty -> every number is a multiple of this
-WANDER = {1: 1.0, 2: 2.0, 3: 4.0}  # difficulty -> pixels that a label may leave its place
+WANDER = {1: 1.0, 2: 2.0, 3: 4.0}  # difficulty -> pixels that a number may leave its place
 FIND_X = "Find x."
 FIND_PERIMETER = "Find the perimeter."
 
@@ -88,8 +88,8 @@ class GeometryProblems:
         Args:
             seed: another seed is another sequence.
             families: weight of each family, keys of `FAMILIES`.
-            difficulty: 1 to 3; numbers are multiples of 10, 5 or 1, labels wander by 1, 2 or 4
-                pixels from their places.
+            difficulty: 1 to 3; numbers are multiples of 10, 5 or 1, the labels of given numbers
+                leave their places by up to 1, 2 or 4 pixels.
             size: side of the images in pixels.
             length: number of rows.
 
@@ -138,13 +138,14 @@ class GeometryProblems:
             if family.allowed(*values):
                 break
         figure = family.figure(*values)
+        given, unknown = figure.labels[: len(values)], figure.labels[len(values) :]
         wander = WANDER[self.difficulty]
         labels = tuple(
             Label(label.text, label.x + rng.uniform(-wander, wander),
                   label.y + rng.uniform(-wander, wander))
-            for label in figure.labels
+            for label in given
         )  # fmt: skip
-        return Problem(name, values, Figure(**{**vars(figure), "labels": labels}))
+        return Problem(name, values, replace(figure, labels=labels + unknown))
 
 
 def caption(values: tuple[int, ...]) -> str:
@@ -262,7 +263,7 @@ def _rect_figure(w: int, h: int) -> Figure:
     scale = min(66 / w, 62 / h)
     left, right, top, bottom = 80 - w * scale, 80.0, 84 - h * scale, 84.0
     points = {"A": (left, bottom), "B": (right, bottom), "C": (right, top), "D": (left, top)}
-    labels = (Label(str(w), 50, 100), Label(str(h), 97, 54))
+    labels = (Label(str(w), 50, 100), Label(str(h), 96.5, 54))
     return Figure(points, ("AB", "BC", "CD", "DA"), labels)
 
 
@@ -281,7 +282,7 @@ def _parallel_figure(slope: float, given: str, label: Label) -> Figure:
         "N": (107.0, 78.0),
     }
     half = math.radians(slope / 2)
-    reach = max(17.0, 11 / math.sin(half))  # far enough from the corner to clear both arms
+    reach = max(15.5, 11 / math.sin(half))  # far enough from the corner to clear both arms
     x = Label("x", lower[0] + reach * math.cos(half), lower[1] - reach * math.sin(half))
     arrows = ((101.0, 34.0), (101.0, 78.0))
     return Figure(
@@ -294,7 +295,7 @@ def _corresponding_figure(a: int) -> Figure:
 
 
 def _interior_figure(a: int) -> Figure:
-    return _parallel_figure(180 - a, "LPQ", Label(f"{a}°", 84, 47))
+    return _parallel_figure(180 - a, "LPQ", Label(f"{a}°", 84, 46))
 
 
 def _per3_allowed(a: int, b: int, c: int) -> bool:

@@ -11,7 +11,7 @@ from jaxevolve.runtime.errors import UserError
 
 Source = Image.Image | bytes | str | Path
 
-_ORIENTATION = 0x0112  # EXIF tag; values 5 to 8 lay the image on its side.
+_ORIENTATION = 0x0112  # EXIF tag.
 _MAX_RATIO = 200  # Longer over shorter side, as the reference's image processor.
 
 
@@ -52,18 +52,18 @@ def image_size(source: Source) -> tuple[int, int]:
         source: as `open_image`.
 
     Returns:
-        Height and width in pixels, upright.
+        Height and width in pixels as stored. They trade places where EXIF lays the image on its
+        side, which changes neither the number of patches nor that of windows; to look for EXIF, a
+        PNG would have to be read to its end.
 
     Raises:
         BadImage: the header cannot be read.
     """
     try:
         image = _lazy(source)
-        width, height = image.size
-        sideways = image.getexif().get(_ORIENTATION, 1) >= 5
     except Exception as error:
         raise BadImage(_reason(source, error)) from error
-    return (width, height) if sideways else (height, width)
+    return image.height, image.width
 
 
 def resized(

@@ -214,8 +214,8 @@ class Processor:
         if len(places) != len(layouts):
             raise UserError(
                 f"{name}: the chat prompt has {len(places)} image tokens for {len(layouts)} "
-                "images; take special tokens out of the question, or give the model's folder the chat "
-                "template of a vision model"
+                "images; take special tokens out of the question, or give the model's folder the "
+                "chat template of a vision model"
             )
         repeats = np.ones(len(tokens), np.int64)
         repeats[places] = [len(layout.unit_slot) for layout in layouts]

@@ -215,7 +215,7 @@ def _equal(first: Stored, second: Stored) -> bool:
         return False
     step = max(1, 2**24 // first.shape[1])
     for start in range(0, first.shape[0], step):
-        index = (slice(start, start + step),)
+        index = (slice(start, min(start + step, first.shape[0])),)
         if _read(first, index).tobytes() != _read(second, index).tobytes():
             return False
     return True

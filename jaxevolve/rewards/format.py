@@ -5,10 +5,9 @@ import re
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxevolve.answers.extraction import boxes
-
 _LAYOUT = re.compile(r"\s*<think>(?P<thought>.*)</think>(?P<rest>.*)", re.DOTALL)
 _ANSWER = re.compile(r"\s*<answer>(?P<answer>.*)</answer>\s*", re.DOTALL)
+_BOX = re.compile(r"\\boxed\s*\{\s*[^\s}].*\}", re.DOTALL)
 _TAG = re.compile(r"</?(?:think|answer)>")
 
 
@@ -27,10 +26,7 @@ def format_ok(response: str) -> bool:
     block = _ANSWER.fullmatch(layout["rest"])
     if block is not None:
         return bool(block["answer"].strip()) and not _TAG.search(block["answer"])
-    if _TAG.search(layout["rest"]):
-        return False
-    found = boxes(layout["rest"])
-    return bool(found) and bool(found[-1])
+    return not _TAG.search(layout["rest"]) and _BOX.search(layout["rest"]) is not None
 
 
 def with_format(rewards: ArrayLike, ok: ArrayLike, weight: float) -> np.ndarray:

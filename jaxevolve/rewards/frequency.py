@@ -50,7 +50,7 @@ def softened_frequency(
         maternal: i32[P, G] class ids, -1 for no answer.
         reinference: i32[P, G, M] class ids of the re-inferences from each maternal's anchor.
         gamma: the largest relative change by f_r.
-        beta: its steepness (not the weight of the KL term, for which the paper has the same letter).
+        beta: its steepness (in the paper also the letter for the weight of the KL term).
         eps: keeps the ratio finite; the paper leaves its value open.
         pool: "prompt": f_r counts the re-inferences of the whole group, as the paper's formulas do.
             "anchor": only those from the response's own anchor.

@@ -216,6 +216,13 @@ def latest(workdir: str | Path) -> int | None:
     return max(_steps(Path(workdir) / "checkpoints"), default=None)
 
 
+def is_run(path: str | Path) -> bool:
+    """Whether a path is a work directory, its checkpoints/ or one of them, and no model folder."""
+    path = Path(path)
+    inside = path.name == "checkpoints" and path.is_dir()
+    return inside or (path / "checkpoints").is_dir() or (path / "meta.json").is_file()
+
+
 def find(path: str | Path) -> Path:
     """The checkpoint that a person means by a work directory, its checkpoints/, or one step.
 

@@ -109,11 +109,30 @@ def prompts_per_device(mesh: Mesh, batch: int, minibatches: int, micro_batch: in
     return micro
 
 
-def shardings(mesh: Mesh, tree: Any) -> Any:
-    """Shardings of parameters, or of any tree that holds them: optimizer state, a train state.
+def param_sharding(mesh: Mesh, path: str, shape: Sequence[int]) -> NamedSharding:
+    """Where one parameter lives, by the table.
 
     A dimension that its mesh axis does not divide stays whole, and so does everything that the
     table does not name.
+
+    Args:
+        mesh: of `make_mesh`.
+        path: "model/layers/mlp/up_proj/weight", or a longer one that ends so.
+        shape: of the array, layers stacked.
+    """
+    for pattern, axes in SHARDING_TABLE:
+        if re.search(rf"(^|/){pattern}$", path) and len(shape) >= len(axes):
+            whole = [None] * (len(shape) - len(axes))
+            split = [
+                axis if axis and mesh.shape[axis] > 1 and size % mesh.shape[axis] == 0 else None
+                for size, axis in zip(shape[len(whole) :], axes)
+            ]
+            return NamedSharding(mesh, PartitionSpec(*whole, *split))
+    return replicated(mesh)
+
+
+def shardings(mesh: Mesh, tree: Any) -> Any:
+    """Shardings of parameters, or of any tree that holds them: optimizer state, a train state.
 
     Args:
         mesh: of `make_mesh`.
@@ -123,9 +142,8 @@ def shardings(mesh: Mesh, tree: Any) -> Any:
         The same tree of NamedSharding.
     """
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: NamedSharding(
-            mesh,
-            _spec(mesh, jax.tree_util.keystr(path, simple=True, separator="/"), tuple(leaf.shape)),
+        lambda path, leaf: param_sharding(
+            mesh, jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape
         ),
         tree,
     )
@@ -144,15 +162,3 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def in_host_memory(tree: Any) -> Any:
     """The same shardings with the arrays kept in the host's memory (an offloaded reference)."""
     return jax.tree.map(lambda sharding: sharding.with_memory_kind("pinned_host"), tree)
-
-
-def _spec(mesh: Mesh, path: str, shape: tuple[int, ...]) -> PartitionSpec:
-    for pattern, axes in SHARDING_TABLE:
-        if re.search(rf"(^|/){pattern}$", path) and len(shape) >= len(axes):
-            whole = [None] * (len(shape) - len(axes))
-            split = [
-                axis if axis and mesh.shape[axis] > 1 and size % mesh.shape[axis] == 0 else None
-                for size, axis in zip(shape[len(whole) :], axes)
-            ]
-            return PartitionSpec(*whole, *split)
-    return PartitionSpec()

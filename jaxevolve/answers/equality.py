@@ -1,0 +1,306 @@
+"""When are two answers the same?
+
+Answers are read into forms (`reading`), and forms are compared by the rules below: by key, then by
+exact arithmetic, then, where floating point cannot tell two expressions apart, by sympy in a worker
+process. Numbers are compared exactly: 0.5 is 1/2, 0.333 is not 1/3. The relation is symmetric. It
+is not transitive (35 and 0.35 both stand for 35 %), which is why a vote compares an answer with the
+first member of each class, in the order in which they came.
+
+Policies beside those of `reading`: a unit may be missing on one side, but two units must agree;
+35 % is 35 and 0.35; of angles a degree sign is such a unit; x = 17 is 17, but not y = 17.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import numpy as np
+
+from jaxevolve.answers import forms, pool
+from jaxevolve.answers.algebra import Node, is_huge, show, symbols
+from jaxevolve.answers.approximation import certainly_different
+from jaxevolve.answers.forms import Equation, Form, Formula, Interval, Region, Relation, Value
+from jaxevolve.answers.reading import read
+from jaxevolve.answers.regions import as_region
+
+_Query = tuple[str, Any, Any]
+_Ask = Callable[[_Query], bool]
+_Result = TypeVar("_Result")
+_MOST_ITEMS = 40
+
+
+def equal(*, gold: str | None, pred: str | None) -> bool:
+    """Tells whether two answers are the same; symmetric.
+
+    Args:
+        gold: an answer, as `extract` gives it or as a data set has it.
+        pred: another.
+
+    Returns:
+        Whether they are equal; False where one of them is None or empty.
+
+    Raises:
+        GraderError: algebra is needed and no worker process can be started.
+    """
+    return equal_many([(gold, pred)])[0]
+
+
+def equal_many(pairs: Sequence[tuple[str | None, str | None]]) -> list[bool]:
+    """`equal` for many (gold, pred) pairs; all that need algebra go to the workers at once."""
+    read_pairs = [(_read(gold), _read(pred)) for gold, pred in pairs]
+
+    def verdicts(ask: _Ask) -> list[bool]:
+        return [
+            left is not None and right is not None and _equal(left, right, ask)
+            for left, right in read_pairs
+        ]
+
+    return _resolved(verdicts)
+
+
+def classes(answers: Sequence[str | None]) -> np.ndarray:
+    """Groups answers by equality.
+
+    An answer joins the class whose first member it equals; classes are numbered as they appear.
+
+    Args:
+        answers: N answers, None (or empty) for no answer.
+
+    Returns:
+        i32[N], -1 for no answer.
+
+    Raises:
+        GraderError: algebra is needed and no worker process can be started.
+    """
+    return classes_many([answers])[0]
+
+
+def classes_many(groups: Sequence[Sequence[str | None]]) -> list[np.ndarray]:
+    """`classes` for each of many groups; all that need algebra go to the workers at once."""
+    read_groups = [[_read(answer) for answer in group] for group in groups]
+    return _resolved(lambda ask: [_cluster(group, ask) for group in read_groups])
+
+
+def _read(answer: str | None) -> Form | None:
+    return None if answer is None else read(answer)
+
+
+def _is_plain(form: Form) -> bool:
+    return isinstance(form, Value) and form.unit is None and isinstance(form.node, Fraction)
+
+
+def _cluster(answers: Sequence[Form | None], ask: _Ask) -> np.ndarray:
+    ids = np.full(len(answers), -1, np.int32)
+    known: dict[str, int] = {}
+    firsts: list[Form] = []
+    others: list[int] = []  # classes whose first member is not a plain number
+    for place, form in enumerate(answers):
+        if form is None:
+            continue
+        if form.key not in known:
+            plain = _is_plain(form)  # two plain numbers with different keys are different
+            candidates = others if plain else range(len(firsts))
+            number = next((c for c in candidates if _equal(firsts[c], form, ask)), len(firsts))
+            if number == len(firsts):
+                firsts.append(form)
+                others += [] if plain else [number]
+            known[form.key] = number
+        ids[place] = known[form.key]
+    return ids
+
+
+def _equal(left: Form, right: Form, ask: _Ask) -> bool:
+    """The rules; `ask` says what sympy says."""
+    if left.key == right.key:
+        return True
+    if isinstance(left, Equation) and isinstance(right, Equation):
+        return _equal_equations(left, right, ask)
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, Equation):
+            return one.value is not None and _equal(one.value, other, ask)
+    if isinstance(left, Region) or isinstance(right, Region):
+        return _equal_regions(as_region(left), as_region(right), ask)
+    if isinstance(left, forms.Sequence) and isinstance(right, forms.Sequence):
+        return _equal_sequences(left, right, ask)
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, forms.Sequence):
+            alone = one.kind in ("set", "square", "words") and len(one.items) == 1
+            return alone and _equal(one.items[0], other, ask)
+    if isinstance(left, Value) and isinstance(right, Value):
+        return _equal_values(left, right, ask)
+    if isinstance(left, Relation) and isinstance(right, Relation):
+        return left.operator == right.operator and _same(left.node, right.node, ask)
+    if isinstance(left, Formula) or isinstance(right, Formula):
+        sides = [_side(form) for form in sorted((left, right), key=lambda form: form.key)]
+        return None not in sides and ask(("expression", *sides))
+    return False
+
+
+def _equal_values(left: Value, right: Value, ask: _Ask) -> bool:
+    if left.unit and right.unit and left.unit != right.unit:
+        return False
+    if _same(left.node, right.node, ask):
+        return True
+    for one, other in ((left, right), (right, left)):
+        if one.unit == "%" and other.unit is None and isinstance(one.node, Fraction):
+            return one.node / 100 == other.node
+    return False
+
+
+def _equal_equations(left: Equation, right: Equation, ask: _Ask) -> bool:
+    if left.name and left.name == right.name and left.value and right.value:
+        return _equal(left.value, right.value, ask)
+    if left.node is None or right.node is None or is_huge(left.node) or is_huge(right.node):
+        return False
+    if symbols(left.node) != symbols(right.node):
+        return False
+    return ask(("equation", *sorted((left.node, right.node), key=show)))
+
+
+def _equal_regions(left: Region | None, right: Region | None, ask: _Ask) -> bool:
+    if left is None or right is None or len(left.intervals) != len(right.intervals):
+        return False
+    if left.name and right.name and left.name != right.name:
+        return False
+    same = [_same_interval(a, b, ask) for a, b in zip(left.intervals, right.intervals)]
+    return all(same)
+
+
+def _same_interval(left: Interval, right: Interval, ask: _Ask) -> bool:
+    if (left.with_low, left.with_high) != (right.with_low, right.with_high):
+        return False
+    low, high = _same(left.low, right.low, ask), _same(left.high, right.high, ask)
+    return low and high
+
+
+def _equal_sequences(left: forms.Sequence, right: forms.Sequence, ask: _Ask) -> bool:
+    kinds = {left.kind, right.kind}
+    for strict, friends in (
+        ("matrix", {"matrix"}),
+        ("ratio", {"ratio"}),
+        ("tuple", {"tuple", "commas", "words"}),
+    ):
+        if strict in kinds and not kinds <= friends:
+            return False
+    if len(left.items) != len(right.items) or len(left.items) > _MOST_ITEMS:
+        return False
+    intervals = kinds == {"square"} and len(left.items) == 2
+    dots = any(item.key == "text ..." for item in (*left.items, *right.items))
+    if intervals or dots or kinds & {"tuple", "matrix", "ratio"}:
+        same = [_equal(a, b, ask) for a, b in zip(left.items, right.items)]
+        return all(same)
+    table = [[_equal(a, b, ask) for b in right.items] for a in left.items]
+    return _matched(table)
+
+
+def _matched(table: list[list[bool]]) -> bool:
+    """Whether rows and columns can be paired so that every pair is marked (augmenting paths)."""
+    row_of: dict[int, int] = {}
+
+    def place(row: int, tried: set[int]) -> bool:
+        for column, marked in enumerate(table[row]):
+            if marked and column not in tried:
+                tried.add(column)
+                if column not in row_of or place(row_of[column], tried):
+                    row_of[column] = row
+                    return True
+        return False
+
+    return all(place(row, set()) for row in range(len(table)))
+
+
+def _same(left: Node, right: Node, ask: _Ask) -> bool:
+    """Whether two expressions are equal."""
+    if left == right:
+        return True
+    if isinstance(left, Fraction) and isinstance(right, Fraction):
+        return False
+    if is_huge(left) or is_huge(right) or "oo" in f"{show(left)} {show(right)}":
+        return False
+    if certainly_different(left, right):
+        return False
+    return ask(("expression", *sorted((left, right), key=show)))
+
+
+def _side(form: Form) -> Node | tuple[str, str] | None:
+    if isinstance(form, Formula):
+        return ("latex", form.latex)
+    if isinstance(form, Value) and not is_huge(form.node):
+        return form.node
+    return None
+
+
+class _Verdicts:
+    """What sympy has said, the most recently needed of it."""
+
+    def __init__(self, size: int):
+        self._size = size
+        self._known: OrderedDict[_Query, bool] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, query: _Query) -> bool | None:
+        with self._lock:
+            if query in self._known:
+                self._known.move_to_end(query)
+            return self._known.get(query)
+
+    def update(self, verdicts: dict[_Query, bool]) -> None:
+        with self._lock:
+            self._known.update(verdicts)
+            while len(self._known) > self._size:
+                self._known.popitem(last=False)
+
+
+_VERDICTS = _Verdicts(1 << 15)
+
+
+class _Asker:
+    """What has been said so far; a query without a verdict is gathered, and False meanwhile."""
+
+    def __init__(self):
+        self.open: dict[_Query, None] = {}
+        self._said: dict[_Query, bool] = {}
+
+    def __call__(self, query: _Query) -> bool:
+        verdict = self._said.get(query)
+        if verdict is None:
+            verdict = _VERDICTS.get(query)
+        if verdict is None:
+            self.open[query] = None
+            return False
+        self._said[query] = verdict
+        return verdict
+
+    def settle(self) -> None:
+        """Puts all open queries to the workers."""
+        questions = [
+            {"kind": kind, "left": _encoded(left), "right": _encoded(right)}
+            for kind, left, right in self.open
+        ]
+        verdicts = dict(zip(self.open, map(bool, pool.shared().ask(questions))))
+        self._said |= verdicts
+        _VERDICTS.update(verdicts)
+        self.open = {}
+
+
+def _resolved(decide: Callable[[_Ask], _Result]) -> _Result:
+    """Repeats a decision until nothing that it asks is open; its queries are put all at once."""
+    ask = _Asker()
+    while True:
+        result = decide(ask)
+        if not ask.open:
+            return result
+        ask.settle()
+
+
+def _encoded(node: Iterable | Fraction | str) -> Any:
+    """An expression as lists and strings, for `worker`."""
+    if isinstance(node, Fraction):
+        return ["num", str(node)]
+    if isinstance(node, tuple):
+        if node[0] == "latex":
+            return list(node)
+        return [node[0], *map(_encoded, node[1:])]
+    return node

@@ -1,0 +1,315 @@
+r"""Reads an answer: numbers, lists, tuples, sets, intervals, equations, units, words.
+
+Policies, each of them a choice:
+- A comma-separated list without brackets and a set have no order; a tuple has. A list without
+  brackets may stand for a tuple, in its order.
+- (a, b) is a pair or an open interval, [a, b] a list or a closed one, as the other answer needs.
+- x = 17 may stand for 17; x = 3 or x = -2, and x = 3, -2, for the list.
+- a \pm b is the list of both. 3:4 is 3/4.
+- What cannot be read is compared as words, small and capital letters alike.
+"""
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
+
+from jaxevolve.answers.algebra import Node, Undefined, add, divide, mul
+from jaxevolve.answers.expression import Reader
+from jaxevolve.answers.extraction import extract
+from jaxevolve.answers.forms import (
+    Equation,
+    Form,
+    Formula,
+    Interval,
+    Region,
+    Sequence,
+    Text,
+    Value,
+)
+from jaxevolve.answers.regions import (
+    INFINITY,
+    MINUS_INFINITY,
+    as_region,
+    inequality,
+    intersection,
+    interval,
+    union,
+)
+from jaxevolve.answers.tokens import MAX_CHARACTERS, Token, Unreadable, clean, tokenize
+from jaxevolve.answers.units import take_currency, take_unit
+from jaxevolve.answers.vocabulary import is_known_word, is_name
+
+_PLAIN = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?")
+_WORDS = re.compile(r"[^\W\d_]+(?:[\s'-]+[^\W\d_]+)*")
+_MATRIX = re.compile(
+    r"\\begin\{(?P<kind>[bpB]?matrix|array)\}(?:\{[lcr|]*\})?(?P<body>.*)\\end\{(?P=kind)\}",
+    re.DOTALL,
+)
+_COMMANDS = re.compile(r"\\[A-Za-z]+")
+_TEXT_COMMANDS = re.compile(r"\\(?:text|mbox|mathrm|textbf)(?![A-Za-z])|[{}]")
+# With these alone a text that cannot be read is no formula, or a broken one.
+_READ_COMMANDS = {"\\text", "\\mbox", "\\mathrm", "\\textbf", "\\ldots", "\\sqrt", "\\frac"}
+_ORDERS = {
+    "<": "<", ">": ">", "\\lt": "<", "\\gt": ">", "<=": "<=", ">=": ">=", "\\le": "<=",
+    "\\leq": "<=", "\\leqslant": "<=", "\\ge": ">=", "\\geq": ">=", "\\geqslant": ">=",
+    "!=": "!=", "\\ne": "!=", "\\neq": "!=",
+}  # fmt: skip
+_EQUALS = ("=", "==", "\\approx", "\\equiv")
+_OPENING = {"(": ")", "[": "]", "\\{": "\\}"}
+_MINUS_ONE = Fraction(-1)
+
+
+def read(text: str) -> Form | None:
+    """Reads an answer; a text that still holds its box or answer tag is unwrapped first.
+
+    Never fails: what cannot be understood is words.
+
+    Returns:
+        The answer's form; None for an empty answer, or a box that is empty or cut off.
+    """
+    if _PLAIN.fullmatch(text):
+        return Value(Fraction(text))
+    if "\\boxed" in text or "\\fbox" in text or "<answer>" in text:
+        inner = extract(text)
+        return None if inner is None else read(inner)
+    if len(text) > MAX_CHARACTERS:
+        return Text("".join(text.split()).casefold())
+    return _read(text)
+
+
+@lru_cache(maxsize=1 << 14)
+def _read(text: str) -> Form | None:
+    plain = clean(text)
+    if not plain:
+        return None
+    try:
+        if matrix := _MATRIX.fullmatch(plain):
+            return _matrix(matrix["body"])
+        tokens = tokenize(plain)
+        if len(tokens) == 1 and tokens[0].kind in ("text", "name"):
+            return read(tokens[0].text)
+        if _is_words(plain):
+            return Text(_folded(plain))
+        return _statement(tokens)
+    except (Unreadable, Undefined, RecursionError):
+        if set(_COMMANDS.findall(plain)) - _READ_COMMANDS:
+            return Formula(" ".join(plain.split()))
+        return Text(_folded(_TEXT_COMMANDS.sub(" ", plain)))
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _is_words(text: str) -> bool:
+    """Words alone, with no number, and one of them of a length that no product of letters has."""
+    if not _WORDS.fullmatch(text):
+        return False
+    words = re.findall(r"[^\W\d_]+", text)
+    if {"or", "and"} & set(words):
+        return False
+    meant = [not is_known_word(word) and (len(word) > 2 or word.lower() == "no") for word in words]
+    capitals = all(word.isupper() for word in words)  # ABC is a name, not a word
+    return any(meant) and not (capitals and len(words) == 1)
+
+
+def _matrix(body: str) -> Sequence:
+    rows = [row for row in body.split("\\\\") if row.strip()]
+    return Sequence(
+        "matrix",
+        tuple(
+            Sequence("matrix", tuple(_statement(tokenize(cell)) for cell in row.split("&")))
+            for row in rows
+        ),
+    )
+
+
+def _split(tokens: list[Token], separates: Callable[[Token], bool]) -> list[list[Token]]:
+    """Cuts tokens at separators outside of all brackets."""
+    parts: list[list[Token]] = [[]]
+    depth = 0
+    for token in tokens:
+        if depth == 0 and separates(token):
+            parts.append([])
+            continue
+        if token.kind in ("op", "cmd"):
+            depth += (token.text in ("(", "[", "{", "\\{")) - (token.text in (")", "]", "}", "\\}"))
+        parts[-1].append(token)
+    return parts
+
+
+def _is_or(token: Token) -> bool:
+    return token.text in ("or", "\\lor", "\\vee") or token.text.strip(" ,") == "or"
+
+
+def _is_and(token: Token) -> bool:
+    return token.text in ("\\land", "\\wedge", "&", "\\&") or token.text.strip(" ,") == "and"
+
+
+def _statement(tokens: list[Token]) -> Form:
+    """Reads an answer that may be several."""
+    while tokens and tokens[-1].text in (",", ".", ";"):
+        tokens = tokens[:-1]
+    if not tokens:
+        raise Unreadable("nothing")
+    parts = [part for part in _split(tokens, _is_or) if part]
+    if len(parts) > 1:
+        forms = [_statement(part) for part in parts]
+        if all(isinstance(form, Region) for form in forms):
+            return union(forms)
+        return _named(Sequence("words", tuple(_items(forms))))
+    parts = [part for part in _split(tokens, lambda t: t.text in (",", ";") or _is_and(t)) if part]
+    if len(parts) > 1:
+        forms = [_single(part) for part in parts]
+        if all(isinstance(form, Region) for form in forms):
+            return intersection(forms)
+        worded = len(_split(tokens, _is_and)) > 1
+        return _named(Sequence("words" if worded else "commas", tuple(_items(forms))))
+    return _single(parts[0])
+
+
+def _items(forms: list[Form]) -> list[Form]:
+    """Lists within a list that only "or" or plus-minus made are elements of it."""
+    flat: list[Form] = []
+    for form in forms:
+        nested = isinstance(form, Sequence) and form.kind in ("words", "commas")
+        flat += form.items if nested else [form]
+    return flat
+
+
+def _named(listed: Sequence) -> Form:
+    """Moves the name out of x = 3 or x = -2, and of x = 3, -2."""
+    first = listed.items[0]
+    if not (isinstance(first, Equation) and first.name and first.value):
+        return listed
+    stem = first.name.partition("_")[0]
+    values: list[Form] = []
+    for item in listed.items:
+        if isinstance(item, Equation):
+            if item.name is None or item.value is None or item.name.partition("_")[0] != stem:
+                return listed
+            values.append(item.value)
+        elif isinstance(item, Value):
+            values.append(item)
+        else:
+            return listed
+    return Equation(stem, Sequence(listed.kind, tuple(_items(values))), None)
+
+
+def _single(tokens: list[Token]) -> Form:
+    """Reads an answer without a list at its outermost level."""
+    parts = _split(tokens, lambda t: t.text == "\\in")
+    if len(parts) == 2 and is_name(parts[0]):
+        name = "".join(t.text for t in parts[0])
+        within = _single(parts[1])
+        if isinstance(within, Sequence) and within.kind == "set":
+            return Equation(name, within, None)
+        return Region(_region(within).intervals, name)
+    parts = _split(tokens, lambda t: t.text == "\\cup" or (t.text == "U" and t.spaced))
+    if len(parts) > 1:
+        return union([_region(_single(part)) for part in parts])
+    if [t.text for t in tokens] in (["\\mathbb", "{", "R", "}"], ["\\mathbb", "R"], ["\\R"]):
+        return Region((Interval(MINUS_INFINITY, INFINITY, False, False),))
+    signs = [t.text for t in tokens if t.text in _ORDERS]
+    if signs and (parts := _split(tokens, lambda t: t.text in _ORDERS)) and len(parts) > 1:
+        return inequality([_node(part) for part in parts], [_ORDERS[sign] for sign in signs])
+    parts = _split(tokens, lambda t: t.text in _EQUALS)
+    if len(parts) > 1:
+        return _equation(parts[0], parts[-1])
+    if tokens[0].text in (*_OPENING, "]") and (form := _bracketed(tokens)):
+        return form
+    parts = _split(tokens, lambda t: t.text in (":", "\\colon"))
+    if len(parts) > 1:
+        return _ratio([_node(part) for part in parts])
+    return _value(tokens)
+
+
+def _bracketed(tokens: list[Token]) -> Form | None:
+    """Reads (a, b), [a, b), {a, b}, {x | x < 6}; None where brackets only group a product."""
+    opening, closing = tokens[0].text, tokens[-1].text
+    inner = tokens[1:-1]
+    parts = _split(inner, lambda t: t.text in (",", ";"))
+    half_open = (opening, closing) in (("(", "]"), ("[", ")"), ("]", "]"), ("[", "["), ("]", "["))
+    if len(parts) == 2 and half_open and _balanced(inner):
+        ends = [_node(part) for part in parts]
+        return Region((interval(*ends, opening == "[", closing == "]"),))
+    if _OPENING.get(opening) != closing or not _balanced(inner):
+        return None
+    if opening == "\\{":
+        such_that = _split(inner, lambda t: t.text in ("|", "\\mid", ":", "\\vert"))
+        if len(such_that) == 2:
+            return _statement(such_that[1])
+        return Sequence("set", tuple(_items([_single(part) for part in parts if part])))
+    if len(parts) > 1:
+        kind = "tuple" if opening == "(" else "square"
+        return Sequence(kind, tuple(_single(part) for part in parts))
+    if opening == "[" and len(tokens) > 2:
+        return _single(inner)
+    return None
+
+
+def _balanced(tokens: list[Token]) -> bool:
+    depth = 0
+    for token in tokens:
+        if token.kind in ("op", "cmd"):
+            depth += (token.text in ("(", "[", "{", "\\{")) - (token.text in (")", "]", "}", "\\}"))
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def _equation(left: list[Token], right: list[Token]) -> Equation:
+    if not is_name(left) and is_name(right):
+        left, right = right, left
+    name = "".join(t.text for t in left if t.text not in "{}") if is_name(left) else None
+    value = _single(right) if name else None
+    try:
+        node = add(_node(left), mul(_MINUS_ONE, _node(right)))
+    except (Unreadable, Undefined):
+        if name is None:
+            raise
+        node = None
+    return Equation(name, value, node)
+
+
+def _ratio(parts: list[Node]) -> Form:
+    if len(parts) == 2:
+        return Value(divide(*parts))
+    return Sequence("ratio", tuple(Value(divide(part, parts[0])) for part in parts))
+
+
+def _node(tokens: list[Token]) -> Node:
+    """Reads tokens as an expression, without its unit."""
+    form = _value(tokens)
+    if not isinstance(form, Value):
+        raise Unreadable("several values")
+    return form.node
+
+
+def _value(tokens: list[Token]) -> Form:
+    """Reads an expression with its unit, or two of them for a plus-minus sign."""
+    signs = [t.text for t in tokens if t.text in ("\\pm", "\\mp")]
+    if signs:
+        upper, lower = {"\\pm": "+", "\\mp": "-"}, {"\\pm": "-", "\\mp": "+"}
+        both = [
+            _value([Token("op", table[t.text]) if t.text in table else t for t in tokens])
+            for table in (upper, lower)
+        ]
+        return Sequence("words", tuple(both))
+    if len(tokens) == 1 and tokens[0].text == "\\ldots":
+        return Text("...")
+    if len(tokens) == 1 and tokens[0].text in ("\\emptyset", "\\varnothing"):
+        return Sequence("set", ())
+    tokens, currency = take_currency(tokens)
+    tokens, unit, multiplier = take_unit(tokens)
+    reader = Reader(tokens)
+    node = mul(multiplier, reader.read())
+    return Value(node, currency or unit or ("deg" if reader.degrees else None))
+
+
+def _region(form: Form) -> Region:
+    region = as_region(form)
+    if region is None:
+        raise Unreadable("an interval is missing")
+    return region

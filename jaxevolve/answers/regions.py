@@ -1,0 +1,99 @@
+"""Inequalities and intervals: both become the region of numbers that they describe."""
+
+from fractions import Fraction
+
+from jaxevolve.answers.algebra import Node, add, coefficient, divide, mul, show, symbols
+from jaxevolve.answers.forms import Form, Interval, Region, Relation, Sequence, Value
+from jaxevolve.answers.tokens import Unreadable
+
+_MINUS_ONE = Fraction(-1)
+INFINITY: Node = "oo"
+MINUS_INFINITY = mul(_MINUS_ONE, INFINITY)
+
+
+def interval(low: Node, high: Node, with_low: bool, with_high: bool) -> Interval:
+    return Interval(low, high, with_low and low != MINUS_INFINITY, with_high and high != INFINITY)
+
+
+def inequality(sides: list[Node], signs: list[str]) -> Form:
+    """Reads a < x <= b, x < b, and what a linear inequality in one symbol comes to."""
+    if all(sign[0] == ">" for sign in signs):
+        sides, signs = sides[::-1], [sign.replace(">", "<") for sign in signs[::-1]]
+    if len(signs) == 2 and all(sign[0] == "<" for sign in signs):
+        low, middle, high = sides
+        if isinstance(middle, str) and middle in symbols(middle):
+            within = interval(low, high, signs[0] == "<=", signs[1] == "<=")
+            return Region((within,), middle)
+    if len(signs) != 1:
+        raise Unreadable("a chain of inequalities")
+    sign = signs[0]
+    difference = add(sides[0], mul(_MINUS_ONE, sides[1]))
+    if sign == "!=":
+        factor, _ = coefficient(difference)
+        return Relation("!=", mul(difference, _MINUS_ONE) if factor < 0 else difference)
+    return _solved(difference, sign)
+
+
+def _solved(difference: Node, sign: str) -> Form:
+    """Solves c x + rest < 0 or <= 0, where x is the only symbol and c a number."""
+    terms = (
+        difference[1:] if isinstance(difference, tuple) and difference[0] == "+" else (difference,)
+    )
+    names = symbols(difference)
+    factors = [coefficient(term) for term in terms]
+    slopes = [factor for factor, rest in factors if isinstance(rest, str) and {rest} == names]
+    others = [term for term in terms if not symbols(term)]
+    if len(names) != 1 or len(slopes) != 1 or len(others) + 1 != len(terms):
+        return Relation(sign, difference)
+    bound = divide(mul(_MINUS_ONE, add(*others)), slopes[0])
+    closed = sign == "<="
+    if slopes[0] > 0:
+        interval = interval(MINUS_INFINITY, bound, False, closed)
+    else:
+        interval = interval(bound, INFINITY, closed, False)
+    return Region((interval,), *names)
+
+
+def as_region(form: Form) -> Region | None:
+    """A region as it is; a pair in brackets as the interval that it may mean."""
+    if isinstance(form, Region):
+        return form
+    if isinstance(form, Sequence) and form.kind in ("tuple", "square") and len(form.items) == 2:
+        low, high = form.items
+        if isinstance(low, Value) and isinstance(high, Value):
+            closed = form.kind == "square"
+            return Region((interval(low.node, high.node, closed, closed),))
+    return None
+
+
+def _order(interval: Interval) -> tuple[float, str]:
+    """Ascending where both bounds are numbers; otherwise some order that all spellings share."""
+    low = interval.low
+    if low == MINUS_INFINITY:
+        return float("-inf"), ""
+    return (float(low), "") if isinstance(low, Fraction) else (float("inf"), show(low))
+
+
+def union(regions: list[Region]) -> Region:
+    names = {region.name for region in regions} - {None}
+    if len(names) > 1:
+        raise Unreadable("inequalities of several variables")
+    intervals = sorted((i for region in regions for i in region.intervals), key=_order)
+    return Region(tuple(intervals), *names)
+
+
+def intersection(regions: list[Region]) -> Region:
+    """Of half-lines: x > 1 and x < 3."""
+    low, with_low, high, with_high = MINUS_INFINITY, False, INFINITY, False
+    for region in regions:
+        (interval, *more) = region.intervals
+        twice = (interval.low != MINUS_INFINITY and low != MINUS_INFINITY) or (
+            interval.high != INFINITY and high != INFINITY
+        )
+        if more or twice or region.name != regions[0].name:
+            raise Unreadable("several inequalities")
+        if interval.low != MINUS_INFINITY:
+            low, with_low = interval.low, interval.with_low
+        if interval.high != INFINITY:
+            high, with_high = interval.high, interval.with_high
+    return Region((Interval(low, high, with_low, with_high),), regions[0].name)

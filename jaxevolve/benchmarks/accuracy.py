@@ -1,0 +1,161 @@
+"""How often is a policy right: greedily, on average, by vote, and by any of n samples?"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxevolve.answers.grading import grade
+from jaxevolve.policy import Policy, Samples
+from jaxevolve.rewards import unanimous, vote
+
+Row = Mapping[str, Any]
+BATCH = 64  # questions sampled at a time
+CONFIDENT = 7 / 8  # share of the samples that must agree to call an answer confident
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a policy made of Q questions, n samples each.
+
+    Attributes:
+        greedy: bool[Q], whether the greedy answer is right.
+        correct: bool[Q, n].
+        classes: i32[Q, n], the samples' answer classes, -1 for no answer.
+        stopped: bool[Q, n], whether a sample ended by itself.
+        entropy: f32[Q], mean -log p of a sampled token: an unbiased estimate of its entropy.
+        tokens: all tokens sampled.
+    """
+
+    greedy: np.ndarray
+    correct: np.ndarray
+    classes: np.ndarray
+    stopped: np.ndarray
+    entropy: np.ndarray
+    tokens: int
+
+
+def evaluate(
+    policy: Policy,
+    rows: Sequence[Row],
+    *,
+    n: int,
+    max_tokens: int,
+    instruction: str = "",
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> tuple[Outcome, list[dict[str, Any]]]:
+    """Answers every labeled question greedily and n times by sampling.
+
+    Args:
+        policy: what is evaluated.
+        rows: Q rows with "answer".
+        n: samples a question.
+        max_tokens: of a response.
+        instruction: text after every question.
+        temperature: of the samples.
+        seed: of the samples.
+
+    Returns:
+        The outcome, and one record a question with all its responses.
+    """
+    parts, records = [], []
+    for batch, wanted in batches(rows, BATCH):
+        prompts = policy.prompts(batch, instruction)
+        greedy = policy.generate(prompts, n=1, temperature=0.0, max_tokens=max_tokens)
+        samples = policy.generate(
+            prompts, n=n, temperature=temperature, max_tokens=max_tokens, seed=seed
+        )
+        texts = [g + s for g, s in zip(greedy.texts, samples.texts)][:wanted]
+        graded = grade(texts, [row["answer"] for row in batch[:wanted]])
+        parts.append(
+            Outcome(
+                greedy=graded.correct[:, 0],
+                correct=graded.correct[:, 1:],
+                classes=graded.classes[:, 1:],
+                stopped=samples.stopped[:wanted],
+                entropy=token_entropy(samples)[:wanted],
+                tokens=int(greedy.lengths[:wanted].sum() + samples.lengths[:wanted].sum()),
+            )
+        )
+        records += [
+            {
+                "id": row["id"],
+                "family": row.get("family"),
+                "label": row["answer"],
+                "greedy": text[0],
+                "responses": text[1:],
+                "answers": answers[1:],
+                "correct": right[1:].tolist(),
+                "greedy_correct": bool(right[0]),
+            }
+            for row, text, answers, right in zip(batch, texts, graded.answers, graded.correct)
+        ]
+    return join(parts), records
+
+
+def batches(rows: Sequence[Row], size: int) -> Iterator[tuple[list[Row], int]]:
+    """Batches of equal size and how many of their rows count: the last one is filled up.
+
+    Every row is scored once, and no batch needs a program of its own.
+    """
+    size = min(size, len(rows))
+    for first in range(0, len(rows), size):
+        batch = [rows[i] for i in range(first, min(first + size, len(rows)))]
+        yield batch + [batch[-1]] * (size - len(batch)), len(batch)
+
+
+def join(parts: Sequence[Outcome]) -> Outcome:
+    """One outcome of several batches."""
+    fields = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
+    tokens = sum(fields.pop("tokens"))
+    return Outcome(tokens=tokens, **{name: np.concatenate(x) for name, x in fields.items()})
+
+
+def token_entropy(samples: Samples) -> np.ndarray:
+    """f32[Q]: mean over a question's sampled tokens of -log p."""
+    return -samples.logprobs.sum((1, 2)) / np.maximum(samples.lengths.sum(1), 1)
+
+
+def summary(outcome: Outcome, families: Sequence[str | None]) -> dict[str, Any]:
+    """Shares of 1 over all questions, and under "family" over those of each family."""
+    result = shares(outcome)
+    names = sorted({name for name in families if name})
+    if names:
+        chosen = {name: np.array([f == name for f in families]) for name in names}
+        result["family"] = {name: shares(select(outcome, mask)) for name, mask in chosen.items()}
+    return result
+
+
+def select(outcome: Outcome, mask: np.ndarray) -> Outcome:
+    """The questions of a mask."""
+    fields = {k: v for k, v in vars(outcome).items() if k != "tokens"}
+    return Outcome(tokens=0, **jax.tree.map(lambda x: x[mask], fields))
+
+
+def shares(outcome: Outcome) -> dict[str, Any]:
+    """The figures of eval.jsonl.
+
+    "greedy", "average@n", "majority@n" (the first seen wins a tie), "pass@n" are shares of
+    questions answered rightly; "unanimous" of questions whose samples all agree;
+    "high_confidence_wrong" of questions on which at least 7 of 8 samples agree on one wrong
+    answer; "no_answer" and "truncated" of samples; "entropy" is in nats a token.
+    """
+    n = outcome.correct.shape[1]
+    winner, share = vote(outcome.classes)
+    right = (outcome.correct & (outcome.classes == winner[:, None])).any(1)
+    figures = {
+        "greedy": outcome.greedy,
+        f"average@{n}": outcome.correct,
+        f"majority@{n}": right,
+        f"pass@{n}": outcome.correct.any(1),
+        "unanimous": unanimous(outcome.classes),
+        "high_confidence_wrong": (winner >= 0) & ~right & (share >= CONFIDENT),
+        "no_answer": outcome.classes < 0,
+        "truncated": ~outcome.stopped,
+        "entropy": outcome.entropy,
+    }
+    means = {name: float(values.mean()) for name, values in figures.items()}
+    return {"questions": len(outcome.greedy), **means}

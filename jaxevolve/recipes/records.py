@@ -1,0 +1,75 @@
+"""Some prompts of a step with all their responses, for people to read."""
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxevolve.answers.grading import Graded
+from jaxevolve.hf.images import open_image
+from jaxevolve.rollout.decode import Responses
+
+PROMPTS = 4  # a step
+LARGEST_SIDE = 512  # pixels of a stored image
+
+
+def samples(
+    rows: Sequence[Mapping[str, Any]],
+    texts: Sequence[Sequence[str]],
+    graded: Graded,
+    rewards: np.ndarray,
+    advantages: np.ndarray,
+    maternal: Responses,
+    anchor: np.ndarray,
+) -> list[dict[str, Any]]:
+    """Records of the first prompts of a batch, as samples/STEP.jsonl holds them.
+
+    Counts are those of an answer's class among the maternal responses and among all
+    re-inferences; `reinference` lists the answers that followed a response's anchor.
+    """
+    group = rewards.shape[1]
+    written = []
+    for p, row in enumerate(rows[:PROMPTS]):
+        own, after = graded.classes[p, :group], graded.classes[p, group:]
+        counts, recounts = Counter(own.tolist()), Counter(after.tolist())
+        again = np.array(graded.answers[p][group:], object).reshape(group, -1)
+        responses = [
+            {
+                "text": texts[p][g],
+                "answer": graded.answers[p][g],
+                "class": int(own[g]),
+                "count": counts[int(own[g])] if own[g] >= 0 else 0,
+                "recount": recounts[int(own[g])] if own[g] >= 0 else 0,
+                "reward": float(rewards[p, g]),
+                "advantage": float(advantages[p, g]),
+                "tokens": int(maternal.lengths[p, g]),
+                "stopped": bool(maternal.stopped[p, g]),
+                "anchor": int(anchor[p, g]),
+                "reinference": again[g].tolist(),
+                "correct": bool(graded.correct[p, g]) if graded.labeled[p] else None,
+            }
+            for g in range(group)
+        ]
+        written.append(
+            {
+                "id": row["id"],
+                "family": row.get("family"),
+                "question": row["question"],
+                "label": row.get("answer"),
+                "images": [data_uri(image) for image in row.get("images") or []],
+                "responses": responses,
+            }
+        )
+    return written
+
+
+def data_uri(image: Any) -> str:
+    """An image as a PNG inside a URI, no side longer than 512 pixels."""
+    small = open_image(image).copy()
+    small.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
+    buffer = io.BytesIO()
+    small.save(buffer, "PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,381 @@
+r"""Trains the embedded model from nothing and writes it as a Hugging Face folder.
+
+    python scripts/make_geo_tiny.py --out=jaxevolve/assets/geo_tiny
+
+The model is a Qwen2.5-VL of less than half a million parameters. It learns in three stages, each
+what the next one needs:
+
+    caption   read the numbers off a drawing: by far the cheapest way to perception
+    clean     worked solutions, which begin with the numbers
+    noisy     solutions of a teacher who slips, and who has two rules wrong some of the time
+
+The noisy teacher makes it what a pretrained model is at temperature 1: a single sample is right
+about half of the time, errors scatter, and the majority of samples is nearly always right, except
+in the families with a wrong rule, where the right answer is a strong minority. That is what
+self-evolution starts from.
+"""
+
+import json
+import math
+import random
+import re
+import string
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import app, flags
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from jaxevolve.answers.extraction import extract
+from jaxevolve.data.geometry import (
+    FAMILIES,
+    STEPS,
+    GeometryProblems,
+    Problem,
+    caption,
+    exact,
+    solve,
+)
+from jaxevolve.hf.config import write_config
+from jaxevolve.hf.export import export_folder
+from jaxevolve.hf.processor import Processor, load_processor
+from jaxevolve.models.inputs import Prompts
+from jaxevolve.models.logprobs import token_logprobs
+from jaxevolve.models.qwen2_5_vl import Config, Qwen2_5_VL, VisionConfig, head, init_params
+from jaxevolve.objectives.grpo import loss_weights, response_mask
+from jaxevolve.objectives.supervised import supervised_loss
+from jaxevolve.rollout.decode import generate
+from jaxevolve.rollout.sampling import Sampling
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("out", "jaxevolve/assets/geo_tiny", "folder to make; empty or missing")
+flags.DEFINE_integer("seed", 0, "of parameters, problems and slips")
+flags.DEFINE_integer("caption_steps", 600, "steps of reading the numbers", lower_bound=0)
+flags.DEFINE_integer("clean_steps", 1500, "steps of right solutions", lower_bound=0)
+flags.DEFINE_integer("noisy_steps", 600, "steps of the noisy teacher", lower_bound=0)
+flags.DEFINE_integer("batch", 64, "rows a step", lower_bound=1)
+flags.DEFINE_integer("pool", 6144, "drawings to learn from", lower_bound=1)
+flags.DEFINE_integer("questions", 40, "held-out questions of each family", lower_bound=1)
+flags.DEFINE_float("learning_rate", 3e-3, "highest learning rate", lower_bound=0)
+
+READ = "<image>Read the figure."
+SLIP = 0.36  # share of solutions in which one number is wrong
+# family -> (family whose rule is taken for it, share of solutions)
+WRONG_RULE = {"parI": ("parC", 0.47), "parC": ("parI", 0.35)}
+SAMPLES = 8
+RESPONSE = 40  # tokens of the longest solution with its stop id
+
+SPECIAL = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+UNKNOWN = "<unk>"
+TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{- '<|im_start|>' + message.role + '\\n' -}}"
+    "{%- if message.content is string -%}{{- message.content -}}{%- else -%}"
+    "{%- for part in message.content -%}"
+    "{%- if part.type == 'image' -%}{{- '<|vision_start|><|image_pad|><|vision_end|>' -}}"
+    "{%- elif part.type == 'text' -%}{{- part.text -}}{%- endif -%}"
+    "{%- endfor -%}{%- endif -%}"
+    "{{- '<|im_end|>\\n' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+)
+
+
+def words() -> list[str]:
+    """Pieces of the renderer's texts that are one token: words, and the marks of a solution."""
+    texts = [READ.removeprefix("<image>"), *(family.question for family in FAMILIES.values())]
+    texts += [family.working(exact, *[90] * len(family.ranges))[0] for family in FAMILIES.values()]
+    found = {word for text in texts for word in re.findall(r"(?:^| )[A-Za-z]{2,}| x\b", text)}
+    marks = ["<think>", "</think>", " \\boxed{", ", so x=", ", ", ". "]
+    return [*marks, "user\n", "assistant\n", "system\n", *sorted(found - {" so"})]
+
+
+def build_tokenizer() -> Tokenizer:
+    """Words of the renderer, and every printable ASCII character: text comes back as it was."""
+    pieces = words()
+    characters = [c for c in string.printable if c.isprintable()] + ["\n", "°"]
+    vocabulary = [*SPECIAL, UNKNOWN, *pieces, *characters]
+    model = models.WordLevel({t: i for i, t in enumerate(vocabulary)}, unk_token=UNKNOWN)
+    tokenizer = Tokenizer(model)
+    longest_first = sorted(pieces, key=len, reverse=True)
+    pattern = "|".join(map(re.escape, longest_first)) + r"|[\s\S]"
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
+    return tokenizer
+
+
+def build_config(tokenizer: Tokenizer) -> Config:
+    """A window of 4 x 4 patches in the first vision block, the whole image in the second."""
+    vision = VisionConfig(
+        depth=2,
+        hidden_size=64,
+        intermediate_size=128,
+        num_heads=4,
+        patch_size=14,
+        temporal_patch_size=2,
+        spatial_merge_size=2,
+        window_size=56,
+        fullatt_block_indexes=(1,),
+        out_hidden_size=96,
+        image_mean=(1.0, 1.0, 1.0),  # white paper is 0
+        image_std=(0.5, 0.5, 0.5),
+    )
+    return Config(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=96,
+        intermediate_size=192,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        rms_norm_eps=1e-6,
+        # Small: rows and columns take the slow frequencies, and an image has four of each.
+        rope_theta=30.0,
+        mrope_section=(4, 4, 4),
+        tie_word_embeddings=True,
+        image_token_id=tokenizer.token_to_id("<|image_pad|>"),
+        video_token_id=tokenizer.token_to_id("<|video_pad|>"),
+        vision_start_token_id=tokenizer.token_to_id("<|vision_start|>"),
+        vision_end_token_id=tokenizer.token_to_id("<|vision_end|>"),
+        vision=vision,
+    )
+
+
+def write_texts(folder: Path, tokenizer: Tokenizer, config: Config) -> None:
+    """Everything of a Hugging Face folder but the weights."""
+    vision = config.vision
+    stop, pad = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
+    contents = {
+        "config.json": write_config(config, None),
+        "generation_config.json": {"eos_token_id": [stop, pad], "pad_token_id": pad},
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": "<|im_end|>",
+            "pad_token": "<|endoftext|>",
+            "unk_token": UNKNOWN,
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": 32768,
+        },
+        "preprocessor_config.json": {
+            "image_processor_type": "Qwen2VLImageProcessor",
+            "min_pixels": 56 * 56,
+            "max_pixels": 224 * 224,
+            "patch_size": vision.patch_size,
+            "temporal_patch_size": vision.temporal_patch_size,
+            "merge_size": vision.spatial_merge_size,
+            "image_mean": list(vision.image_mean),
+            "image_std": list(vision.image_std),
+        },
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def noisy_solution(problem: Problem, rng: random.Random) -> str:
+    """A solution of a teacher who slips: one number that is read or computed comes out wrong.
+
+    The wrong number is a plausible one and is carried on to the box, so the solution is consistent
+    from there on. In the families of `WRONG_RULE` the teacher takes another family's rule some of
+    the time.
+    """
+    rule, values = problem.family, list(problem.values)
+    if rule in WRONG_RULE and rng.random() < WRONG_RULE[rule][1]:
+        rule = WRONG_RULE[rule][0]
+    sums = []
+    solve(rule, problem.values, lambda *sum: sums.append(sum) or exact(*sum))
+    slot = rng.randrange(len(values) + len(sums)) if rng.random() < SLIP else None
+    if slot is not None and slot < len(values):
+        low, high = FAMILIES[problem.family].ranges[slot]
+        others = [
+            number
+            for number in range(low, high + 1, STEPS[1])
+            if number != values[slot]
+            and FAMILIES[problem.family].allowed(*values[:slot], number, *values[slot + 1 :])
+        ]
+        values[slot] = rng.choice(others)
+        slot = None
+    calls = iter(range(len(values), len(values) + len(sums)))
+
+    def arithmetic(left: int, sign: str, right: int) -> int:
+        result = exact(left, sign, right)
+        if next(calls) == slot:
+            result += rng.choice([d for d in range(-50, 60, 10) if d and result + d > 0])
+        return result
+
+    return solve(rule, tuple(values), arithmetic)
+
+
+def initialize(config: Config, seed: int) -> Any:
+    """Random parameters, matrices scaled by the width that they read: small models need it."""
+
+    def scale(path: Any, x: jax.Array) -> jax.Array:
+        name = jax.tree_util.keystr(path)
+        if "embed_tokens" in name or x.ndim < 2 or "bias" in name or "norm" in name:
+            return x
+        fan_in = math.prod(x.shape[1:]) if "patch_embed" in name else x.shape[-1]
+        return x / 0.02 / math.sqrt(fan_in)
+
+    return jax.tree_util.tree_map_with_path(scale, init_params(config, jax.random.key(seed)))
+
+
+def take(prompts: Prompts, index: Any) -> Prompts:
+    """Some rows."""
+    return jax.tree.map(lambda x: x[index], prompts)
+
+
+def targets(
+    texts: Sequence[str], processor: Processor, size: int = RESPONSE
+) -> tuple[np.ndarray, np.ndarray]:
+    """Texts -> tokens i32[P, 1, L] with their stop id, and lengths i32[P, 1]."""
+    tokens = np.zeros((len(texts), 1, size), np.int32)
+    lengths = np.zeros((len(texts), 1), np.int32)
+    for i, text in enumerate(texts):
+        ids = [*processor.tokenizer.backend_tokenizer.encode(text).ids, processor.stop_ids[0]]
+        tokens[i, 0, : len(ids)], lengths[i] = ids, len(ids)
+    return tokens, lengths
+
+
+def train(model: Qwen2_5_VL, params: Any, processor: Processor, problems: GeometryProblems) -> Any:
+    """The three stages under one learning-rate schedule."""
+    drawn = [problems.problem(i) for i in range(len(problems))]
+    rows = [problems[i] for i in range(len(problems))]
+    solving = processor.prompts(rows)
+    reading = processor.prompts([{**row, "question": READ} for row in rows])
+    longest_caption = 12
+    stages: list[tuple[str, int, Prompts, Callable[..., str], int]] = [
+        ("caption", FLAGS.caption_steps, reading, lambda p, _: caption(p.values), longest_caption),
+        ("clean", FLAGS.clean_steps, solving, lambda p, _: p.solution, RESPONSE),
+        ("noisy", FLAGS.noisy_steps, solving, noisy_solution, RESPONSE),
+    ]
+    total = sum(steps for _, steps, *_ in stages)
+    schedule = optax.warmup_cosine_decay_schedule(
+        0.0, FLAGS.learning_rate, min(50, total), max(total, 51), FLAGS.learning_rate / 20
+    )
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.98, weight_decay=0.01)
+    )
+
+    def loss(params: Any, prompts: Prompts, tokens: Any, lengths: Any) -> jax.Array:
+        hidden = model.apply({"params": params}, prompts, tokens)
+        logprobs, _ = token_logprobs(hidden, head(params), tokens)
+        weights = loss_weights(response_mask(lengths, tokens.shape[-1]))
+        return supervised_loss(logprobs, weights)[0]
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def update(params: Any, state: Any, *batch: Any) -> tuple[Any, Any, jax.Array]:
+        value, gradient = jax.value_and_grad(loss)(params, *batch)
+        change, state = optimizer.update(gradient, state, params)
+        return optax.apply_updates(params, change), state, value
+
+    state = optimizer.init(params)
+    rng = random.Random(f"batches {FLAGS.seed}")
+    for name, steps, prompts, write, size in stages:
+        recent = []
+        for step in range(1, steps + 1):
+            index = np.array(rng.sample(range(len(drawn)), FLAGS.batch))
+            tokens, lengths = targets([write(drawn[i], rng) for i in index], processor, size)
+            params, state, value = update(params, state, take(prompts, index), tokens, lengths)
+            recent.append(value)
+            if step % 100 == 0 or step == steps:
+                loss_now = float(jnp.stack(recent).mean())
+                print(f"{name} {step}/{steps}: loss {loss_now:.4f}, "
+                      f"{time.process_time():.0f} CPU-s", flush=True)  # fmt: skip
+                recent = []
+    return params
+
+
+def evaluate(model: Qwen2_5_VL, params: Any, processor: Processor, seed: int) -> dict[str, Any]:
+    """Shares of 1, over held-out questions: all families without a wrong rule, and each family."""
+    figures = {}
+    banned = tuple(processor.banned_ids.tolist())
+    for family in FAMILIES:
+        source = GeometryProblems(seed=seed, families={family: 1.0})
+        rows = [source[i] for i in range(FLAGS.questions)]
+        prompts = processor.prompts(rows)
+        answers = {}
+        for samples, temperature in ((1, 0.0), (SAMPLES, 1.0)):
+            responses = generate(
+                model,
+                params,
+                prompts,
+                members=np.arange(samples),
+                key=jax.random.key(seed),
+                rules=Sampling(temperature, stop_ids=processor.stop_ids, banned_ids=banned),
+                limits=np.full((len(rows), samples), 48),
+                max_tokens=48,
+                chunk=48,
+            )
+            tokens = np.asarray(responses.tokens)
+            answers[samples] = [[extract(processor.decode(t)) for t in group] for group in tokens]
+        figures[family] = measure([row["answer"] for row in rows], answers[1], answers[SAMPLES])
+        figures[family]["length"] = round(float(np.asarray(responses.lengths).mean()), 1)
+    fair = [value for family, value in figures.items() if family not in WRONG_RULE]
+    names = list(fair[0])
+    overall = {name: round(float(np.mean([f[name] for f in fair])), 3) for name in names}
+    return {"families without a wrong rule": overall, **figures}
+
+
+def measure(gold: list[str], greedy: list[Any], sampled: list[Any]) -> dict[str, float]:
+    """Greedy accuracy, average, majority and any of the samples, and confident errors."""
+    hits = np.array([[answer == g for answer in group] for group, g in zip(sampled, gold)])
+    votes, confident = [], []
+    for group, g in zip(sampled, gold):
+        given = [answer for answer in group if answer is not None]
+        top = max(given, key=given.count, default=None)
+        votes.append(top == g)
+        confident.append(top != g and given.count(top) >= 7)
+    values = {
+        "greedy": np.mean([group[0] == g for group, g in zip(greedy, gold)]),
+        f"average@{SAMPLES}": hits.mean(),
+        f"majority@{SAMPLES}": np.mean(votes),
+        f"pass@{SAMPLES}": hits.any(1).mean(),
+        "high_confidence_wrong": np.mean(confident),
+        "no_answer": np.mean([answer is None for group in sampled for answer in group]),
+    }
+    return {name: round(float(value), 3) for name, value in values.items()}
+
+
+def main(_: list[str]) -> None:
+    """Trains, measures, writes."""
+    out, tokenizer = Path(FLAGS.out), build_tokenizer()
+    config = build_config(tokenizer)
+    model = Qwen2_5_VL(config)
+    families = dict.fromkeys(FAMILIES, 1.0)
+    problems = GeometryProblems(seed=FLAGS.seed + 1000, families=families, length=FLAGS.pool)
+    with tempfile.TemporaryDirectory() as folder:
+        write_texts(Path(folder), tokenizer, config)
+        processor = load_processor(folder, config)
+        params = train(model, initialize(config, FLAGS.seed), processor, problems)
+        export_folder(params, config, folder, out)
+    figures = {
+        "command": " ".join(["python", *sys.argv]),
+        "cpu_seconds": round(time.process_time()),
+        "parameters": sum(x.size for x in jax.tree.leaves(params)),
+        "held_out": evaluate(model, params, processor, FLAGS.seed + 2000),
+    }
+    (out / "figures.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,139 @@
+"""Prefill, decode, scoring and training against plain attention over concatenated sequences.
+
+The oracle below is numpy-plain: one sequence at a time, full causal attention, no streams, no
+shared prefix, no cache; it takes the same parameters.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxevolve.models.inputs import Prompts
+from jaxevolve.models.layers import rotate
+from jaxevolve.models.qwen2_5_vl import Config, Qwen2_5_VL, head, init_params
+
+CONFIG = Config(
+    vocab_size=50,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    rms_norm_eps=1e-6,
+    rope_theta=1e4,
+    mrope_section=(2, 1, 1),
+    tie_word_embeddings=True,
+)
+P, G, T, L = 3, 4, 9, 6
+LENGTHS = np.array([9, 4, 7])
+
+
+@pytest.fixture(scope="module")
+def setting():
+    rng = np.random.default_rng(0)
+    params = init_params(CONFIG, jax.random.key(0))
+    params = jax.tree.map(lambda x: x + 0.2 * rng.standard_normal(x.shape).astype("f4"), params)
+    positions = rng.integers(0, 12, (P, T, 3))
+    empty = np.zeros((P, 0, 1), np.int32)
+    prompts = Prompts(
+        tokens=rng.integers(0, 50, (P, T)),
+        length=LENGTHS,
+        positions=positions,
+        next_position=np.array([13, 8, 20]),
+        ids=np.arange(P, dtype=np.uint32),
+        image_token=np.full((P, T), -1),
+        pixels=empty[..., None],
+        patch_hw=empty[..., None],
+        segment=empty,
+    )
+    responses = jnp.array(rng.integers(0, 50, (P, G, L)))
+    return params, jax.tree.map(jnp.asarray, prompts), responses
+
+
+def plain_norm(x, weight):
+    return weight * x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+
+
+def plain_hidden(params, tokens, positions):
+    """Hidden states of one sequence [S] with positions [S, 3]; every matrix written out."""
+    decoder = params["model"]
+    x = decoder["embed_tokens"]["weight"][tokens]
+    axis = np.array([0, 0, 1, 2])
+    angles = positions[:, axis] * 1e4 ** -(np.arange(4) / 4)
+    count = len(tokens)
+    for i in range(CONFIG.num_hidden_layers):
+        p = jax.tree.map(lambda w, i=i: w[i], decoder["layers"])
+        attn = p["self_attn"]
+        y = plain_norm(x, p["input_layernorm"]["weight"])
+        q, k, v = (
+            (y @ attn[f"{n}_proj"]["weight"].T + attn[f"{n}_proj"]["bias"]).reshape(count, -1, 8)
+            for n in "qkv"
+        )
+        q, k = rotate(q, angles[:, None]), rotate(k, angles[:, None])
+        k, v = jnp.repeat(k, 2, axis=1), jnp.repeat(v, 2, axis=1)
+        scores = jnp.einsum("qhd,khd->hqk", q, k) / np.sqrt(8)
+        scores = jnp.where(np.tril(np.ones((count, count), bool)), scores, -jnp.inf)
+        mixed = jnp.einsum("hqk,khd->qhd", jax.nn.softmax(scores), v).reshape(count, -1)
+        x = x + mixed @ attn["o_proj"]["weight"].T
+        y = plain_norm(x, p["post_attention_layernorm"]["weight"])
+        mlp = p["mlp"]
+        gate = jax.nn.silu(y @ mlp["gate_proj"]["weight"].T)
+        x = x + (gate * (y @ mlp["up_proj"]["weight"].T)) @ mlp["down_proj"]["weight"].T
+    return plain_norm(x, decoder["norm"]["weight"])
+
+
+def plain_logits(params, prompts, responses):
+    """[P, G, L, V]: the logits that predict each response token."""
+    rows = []
+    for p in range(P):
+        n = int(LENGTHS[p])
+        follow = int(prompts.next_position[p]) + np.arange(L)
+        positions = np.concatenate([prompts.positions[p, :n], np.stack([follow] * 3, -1)])
+        for g in range(G):
+            tokens = jnp.concatenate([prompts.tokens[p, :n], responses[p, g]])
+            hidden = plain_hidden(params, tokens, positions)
+            rows.append(hidden[n - 1 : n - 1 + L] @ head(params).T)
+    return jnp.stack(rows).reshape(P, G, L, -1)
+
+
+def scored_logits(params, prompts, responses, remat=False):
+    hidden = Qwen2_5_VL(CONFIG).apply({"params": params}, prompts, responses, remat=remat)
+    return hidden @ head(params).T
+
+
+def test_scoring_equals_plain_attention(setting):
+    np.testing.assert_allclose(scored_logits(*setting), plain_logits(*setting), atol=2e-5)
+
+
+def test_prefill_and_decode_equal_plain_attention(setting):
+    params, prompts, responses = setting
+    model = Qwen2_5_VL(CONFIG)
+    hidden, prefix = model.apply({"params": params}, prompts, method="prefill")
+    logits = [jnp.broadcast_to((hidden @ head(params).T)[:, None], (P, G, 50))]
+    cache = jax.tree.map(lambda x: jnp.zeros((*x.shape[:-2], G, L, x.shape[-1])), prefix)
+    for i in range(L - 1):
+        hidden, cache = model.apply(
+            {"params": params}, prompts, responses[..., i], jnp.int32(i), prefix, cache,
+            method="decode",
+        )  # fmt: skip
+        logits.append(hidden @ head(params).T)
+    np.testing.assert_allclose(jnp.stack(logits, 2), plain_logits(*setting), atol=2e-5)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_training_gradients_equal_those_of_plain_attention(setting, remat):
+    params, prompts, responses = setting
+    weights = jax.random.normal(jax.random.key(1), (P, G, L, 50))
+    ours = jax.grad(lambda p: (scored_logits(p, prompts, responses, remat) * weights).sum())(params)
+    wanted = jax.grad(lambda p: (plain_logits(p, prompts, responses) * weights).sum())(params)
+    for mine, theirs in zip(jax.tree.leaves(ours), jax.tree.leaves(wanted)):
+        np.testing.assert_allclose(mine, theirs, atol=2e-4 * np.abs(theirs).max())
+
+
+def test_what_stands_in_the_padding_changes_nothing(setting):
+    params, prompts, responses = setting
+    beyond = np.arange(T) >= LENGTHS[:, None]
+    other = prompts.replace(tokens=jnp.where(beyond, 49, prompts.tokens))
+    one = scored_logits(params, prompts, responses)
+    np.testing.assert_array_equal(one, scored_logits(params, other, responses))

@@ -1,0 +1,113 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from jaxevolve.rollout import sampling
+from jaxevolve.rollout.sampling import Sampling, inverse_cdf, keep_likely, response_keys, sample
+
+DRAWS = 40_000
+
+
+def drawn(logits, rules=Sampling()):
+    keys = response_keys(jax.random.key(0), jnp.arange(DRAWS // 8, dtype=jnp.uint32), jnp.arange(8))
+    logits = jnp.broadcast_to(jnp.asarray(logits, jnp.float32), (*keys.shape, len(logits)))
+    tokens, _ = jax.jit(sample, static_argnums=3)(logits, keys, jnp.int32(3), rules)
+    return np.bincount(np.asarray(tokens).ravel(), minlength=logits.shape[-1])
+
+
+def assert_follows(counts, p):
+    """Chi-square at 1e-4, small expectations pooled so that the tail is tested too."""
+    assert counts[p == 0].sum() == 0
+    order = np.argsort(p)
+    groups = np.cumsum(p[order] * DRAWS) // 10
+    expected = np.array([p[order][groups == g].sum() for g in np.unique(groups)]) * DRAWS
+    seen = np.array([counts[order][groups == g].sum() for g in np.unique(groups)])
+    keep = expected > 1
+    statistic = ((seen - expected)[keep] ** 2 / expected[keep]).sum()
+    assert statistic < chi2.ppf(1 - 1e-4, keep.sum() - 1)
+
+
+@pytest.mark.parametrize("vocabulary", [10, 700, 3000])
+def test_tokens_follow_the_softmax_also_in_the_tail(vocabulary):
+    logits = np.random.default_rng(vocabulary).standard_normal(vocabulary) * 2
+    p = np.exp(logits - logits.max())
+    assert_follows(drawn(logits), p / p.sum())
+
+
+def test_temperature_divides_the_logits():
+    logits = np.random.default_rng(1).standard_normal(50)
+    p = np.exp(logits / 0.5)
+    assert_follows(drawn(logits, Sampling(temperature=0.5)), p / p.sum())
+
+
+def test_top_k_keeps_the_k_likeliest():
+    logits = np.random.default_rng(2).standard_normal(50)
+    p = np.where(logits >= np.sort(logits)[-5], np.exp(logits), 0)
+    assert_follows(drawn(logits, Sampling(top_k=5)), p / p.sum())
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_p():
+    p = np.array([0.5, 0.25, 0.15, 0.06, 0.04])
+    kept = np.array([0.5, 0.25, 0.15, 0, 0])
+    assert_follows(drawn(np.log(p), Sampling(top_p=0.8)), kept / kept.sum())
+
+
+def test_banned_tokens_are_never_drawn():
+    logits = np.zeros(20)
+    logits[7] = 50
+    counts = drawn(logits, Sampling(banned_ids=(7, 8)))
+    assert_follows(counts, np.where(np.isin(np.arange(20), (7, 8)), 0, 1 / 18))
+
+
+def test_temperature_zero_takes_the_likeliest_allowed_token():
+    logits = jnp.array([[[0.0, 3.0, 2.0, 9.0]]])
+    keys = response_keys(jax.random.key(0), jnp.array([1], jnp.uint32), jnp.array([0]))
+    rules = Sampling(temperature=0.0, banned_ids=(3,))
+    token, logprob = sample(logits, keys, jnp.int32(0), rules)
+    assert token.tolist() == [[1]]
+    np.testing.assert_allclose(logprob, jax.nn.log_softmax(logits)[..., 1], rtol=1e-6)
+
+
+def test_stored_logprobs_are_those_of_the_tempered_softmax():
+    logits = jax.random.normal(jax.random.key(1), (3, 4, 30))
+    keys = response_keys(jax.random.key(0), jnp.arange(3, dtype=jnp.uint32), jnp.arange(4))
+    tokens, logprobs = sample(logits, keys, jnp.int32(0), Sampling(temperature=0.7))
+    wanted = jnp.take_along_axis(jax.nn.log_softmax(logits / 0.7), tokens[..., None], -1)[..., 0]
+    np.testing.assert_allclose(logprobs, wanted, atol=1e-6)
+
+
+def test_members_of_a_group_have_different_keys_that_do_not_depend_on_the_batch():
+    key = jax.random.key(5)
+    ids = jnp.array([3, 9, 4], jnp.uint32)
+    keys = jax.random.key_data(response_keys(key, ids, jnp.arange(8)))
+    assert len(np.unique(keys.reshape(24, -1), axis=0)) == 24
+    alone = jax.random.key_data(response_keys(key, ids[1:2], jnp.arange(2, 4)))
+    np.testing.assert_array_equal(alone[0], keys[1, 2:4])
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 40), st.floats(0, 1, exclude_max=True, width=32), st.integers(0, 2**16))
+def test_a_token_of_probability_zero_is_never_taken(size, uniform, seed):
+    rng = np.random.default_rng(seed)
+    logits = np.where(rng.random(size) < 0.5, -np.inf, rng.standard_normal(size))
+    logits[rng.integers(size)] = 0.0
+    token = int(inverse_cdf(jnp.array(logits, jnp.float32), jnp.float32(uniform)))
+    assert 0 <= token < size
+    assert np.isfinite(logits[token])
+
+
+def test_blocks_do_not_change_the_draw(monkeypatch):
+    logits = jax.random.normal(jax.random.key(2), (200, 1000))
+    uniform = jax.random.uniform(jax.random.key(3), (200,))
+    one = inverse_cdf(logits, uniform)
+    monkeypatch.setattr(sampling, "BLOCK", 1000)
+    np.testing.assert_array_equal(one, inverse_cdf(logits, uniform))
+
+
+def test_top_p_of_one_and_top_k_of_zero_keep_all():
+    logits = jnp.array([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(keep_likely(logits, 1.0, 0), logits)

@@ -237,6 +237,8 @@ class Reader:
     def _atom(self) -> Node:
         token = self._next()
         if token.kind == "num":
+            if self._peek().text == "_":  # a number to another base: known by its looks
+                return self._subscripted(token.text)
             return self._number(token.text)
         if token.kind == "word":
             return self._word(token.text)

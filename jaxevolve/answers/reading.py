@@ -14,7 +14,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
-from jaxevolve.answers.algebra import Node, Undefined, add, divide, mul
+from jaxevolve.answers.algebra import Node, Undefined, add, divide, mul, symbols
 from jaxevolve.answers.expression import Reader
 from jaxevolve.answers.extraction import extract
 from jaxevolve.answers.forms import (
@@ -31,9 +31,9 @@ from jaxevolve.answers.regions import (
     INFINITY,
     MINUS_INFINITY,
     as_region,
+    bounded,
     inequality,
     intersection,
-    interval,
     union,
 )
 from jaxevolve.answers.tokens import MAX_CHARACTERS, Token, Unreadable, clean, tokenize
@@ -43,7 +43,8 @@ from jaxevolve.answers.vocabulary import is_known_word, is_name
 _PLAIN = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?")
 _WORDS = re.compile(r"[^\W\d_]+(?:[\s'-]+[^\W\d_]+)*")
 _MATRIX = re.compile(
-    r"\\begin\{(?P<kind>[bpB]?matrix|array)\}(?:\{[lcr|]*\})?(?P<body>.*)\\end\{(?P=kind)\}",
+    r"[\[(]?\s*\\begin\{(?P<kind>[bpB]?matrix|array)\}(?:\{[lcr| ]*\})?(?P<body>.*)"
+    r"\\end\{(?P=kind)\}\s*[\])]?",
     re.DOTALL,
 )
 _COMMANDS = re.compile(r"\\[A-Za-z]+")
@@ -216,7 +217,7 @@ def _single(tokens: list[Token]) -> Form:
         return inequality([_node(part) for part in parts], [_ORDERS[sign] for sign in signs])
     parts = _split(tokens, lambda t: t.text in _EQUALS)
     if len(parts) > 1:
-        return _equation(parts[0], parts[-1])
+        return _equation(parts)
     if tokens[0].text in (*_OPENING, "]") and (form := _bracketed(tokens)):
         return form
     parts = _split(tokens, lambda t: t.text in (":", "\\colon"))
@@ -233,7 +234,7 @@ def _bracketed(tokens: list[Token]) -> Form | None:
     half_open = (opening, closing) in (("(", "]"), ("[", ")"), ("]", "]"), ("[", "["), ("]", "["))
     if len(parts) == 2 and half_open and _balanced(inner):
         ends = [_node(part) for part in parts]
-        return Region((interval(*ends, opening == "[", closing == "]"),))
+        return Region((bounded(*ends, opening == "[", closing == "]"),))
     if _OPENING.get(opening) != closing or not _balanced(inner):
         return None
     if opening == "\\{":
@@ -259,18 +260,23 @@ def _balanced(tokens: list[Token]) -> bool:
     return depth == 0
 
 
-def _equation(left: list[Token], right: list[Token]) -> Equation:
+def _equation(sides: list[list[Token]]) -> Form:
+    """Reads left = right; a chain of equalities by its first and last side."""
+    left, right = sides[0], sides[-1]
+    if any(side[-len(left) :] == left for side in sides[1:-1]):
+        raise Unreadable("two equations in a row")
     if not is_name(left) and is_name(right):
         left, right = right, left
     name = "".join(t.text for t in left if t.text not in "{}") if is_name(left) else None
-    value = _single(right) if name else None
     try:
         node = add(_node(left), mul(_MINUS_ONE, _node(right)))
     except (Unreadable, Undefined):
         if name is None:
             raise
         node = None
-    return Equation(name, value, node)
+    if name is None and not symbols(node):
+        return _single(right)  # 2 + 3 = 5 says 5
+    return Equation(name, _single(right) if name else None, node)
 
 
 def _ratio(parts: list[Node]) -> Form:

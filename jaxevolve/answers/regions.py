@@ -11,7 +11,8 @@ INFINITY: Node = "oo"
 MINUS_INFINITY = mul(_MINUS_ONE, INFINITY)
 
 
-def interval(low: Node, high: Node, with_low: bool, with_high: bool) -> Interval:
+def bounded(low: Node, high: Node, with_low: bool, with_high: bool) -> Interval:
+    """An interval that never includes infinity."""
     return Interval(low, high, with_low and low != MINUS_INFINITY, with_high and high != INFINITY)
 
 
@@ -22,7 +23,7 @@ def inequality(sides: list[Node], signs: list[str]) -> Form:
     if len(signs) == 2 and all(sign[0] == "<" for sign in signs):
         low, middle, high = sides
         if isinstance(middle, str) and middle in symbols(middle):
-            within = interval(low, high, signs[0] == "<=", signs[1] == "<=")
+            within = bounded(low, high, signs[0] == "<=", signs[1] == "<=")
             return Region((within,), middle)
     if len(signs) != 1:
         raise Unreadable("a chain of inequalities")
@@ -36,9 +37,8 @@ def inequality(sides: list[Node], signs: list[str]) -> Form:
 
 def _solved(difference: Node, sign: str) -> Form:
     """Solves c x + rest < 0 or <= 0, where x is the only symbol and c a number."""
-    terms = (
-        difference[1:] if isinstance(difference, tuple) and difference[0] == "+" else (difference,)
-    )
+    is_sum = isinstance(difference, tuple) and difference[0] == "+"
+    terms = difference[1:] if is_sum else (difference,)
     names = symbols(difference)
     factors = [coefficient(term) for term in terms]
     slopes = [factor for factor, rest in factors if isinstance(rest, str) and {rest} == names]
@@ -48,10 +48,10 @@ def _solved(difference: Node, sign: str) -> Form:
     bound = divide(mul(_MINUS_ONE, add(*others)), slopes[0])
     closed = sign == "<="
     if slopes[0] > 0:
-        interval = interval(MINUS_INFINITY, bound, False, closed)
+        within = bounded(MINUS_INFINITY, bound, False, closed)
     else:
-        interval = interval(bound, INFINITY, closed, False)
-    return Region((interval,), *names)
+        within = bounded(bound, INFINITY, closed, False)
+    return Region((within,), *names)
 
 
 def as_region(form: Form) -> Region | None:
@@ -62,19 +62,20 @@ def as_region(form: Form) -> Region | None:
         low, high = form.items
         if isinstance(low, Value) and isinstance(high, Value):
             closed = form.kind == "square"
-            return Region((interval(low.node, high.node, closed, closed),))
+            return Region((bounded(low.node, high.node, closed, closed),))
     return None
 
 
-def _order(interval: Interval) -> tuple[float, str]:
-    """Ascending where both bounds are numbers; otherwise some order that all spellings share."""
+def _order(interval: Interval) -> tuple[int, Fraction, str]:
+    """Ascending where bounds are numbers; otherwise some order that all spellings share."""
     low = interval.low
-    if low == MINUS_INFINITY:
-        return float("-inf"), ""
-    return (float(low), "") if isinstance(low, Fraction) else (float("inf"), show(low))
+    if isinstance(low, Fraction):
+        return 0, low, ""
+    return -1 if low == MINUS_INFINITY else 1, Fraction(0), show(low)
 
 
 def union(regions: list[Region]) -> Region:
+    """The union of regions of one variable: x < -1 or x > 3."""
     names = {region.name for region in regions} - {None}
     if len(names) > 1:
         raise Unreadable("inequalities of several variables")
@@ -83,7 +84,7 @@ def union(regions: list[Region]) -> Region:
 
 
 def intersection(regions: list[Region]) -> Region:
-    """Of half-lines: x > 1 and x < 3."""
+    """The intersection of half-lines: x > 1 and x < 3."""
     low, with_low, high, with_high = MINUS_INFINITY, False, INFINITY, False
     for region in regions:
         (interval, *more) = region.intervals

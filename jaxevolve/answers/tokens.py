@@ -50,18 +50,18 @@ _TABLE = str.maketrans(_SYMBOLS | {letter: f"\\{name} " for letter, name in _GRE
 
 _DROPPED = re.compile(
     r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|mathstrut|hfill|nobreak)"
-    r"(?![A-Za-z])\.?|\\[!()\[\]]|(?<!\\)\$|^\s*\*\*|\*\*\s*$|`"
+    r"(?![A-Za-z])\.?|(?<!\\)\\[!()\[\]]|(?<!\\)\$|^\s*\*\*|\*\*\s*$|`"
 )
-_SPACING = re.compile(r"\\(?:[,;:> ]|q?quad(?![A-Za-z])|hspace\*?\{[^{}]*\})|~|\\\s")
+_SPACING = re.compile(r"(?<!\\)\\(?:[,;:> ]|q?quad(?![A-Za-z])|hspace\*?\{[^{}]*\})|~|(?<!\\)\\\s")
 # Groups of three digits: after a separator that can be nothing else, anywhere in an answer.
 _GROUPED = re.compile(
-    r"(?<![\d.,])(\d{1,3}(?:(?:\{,\}|,\\!|\\,|\\ |\\;|~|[\u00a0\u2009\u202f])\d{3})+)(?!\d)"
+    r"(?<![\d.,])(\d{1,3}(?:(?:\{,\}|, ?\\! ?|\\,|\\ |\\;|~|[\u00a0\u2009\u202f])\d{3})+)(?!\d)"
 )
 _GROUPED_BY_SPACE = re.compile(r"(?<![\d.,/^_{] )(?<![\d.,/^_])\d{1,3}(?: \d{3})+(?![\d/]| *[\d/])")
 _DIGITS_APART = re.compile(r"-?\s*\d(?:\s+\d)*(?:\s*\.\s*\d(?:\s+\d)*)?")
 _LEAD = re.compile(
     r"(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the\s+)?(?:final\s+)?(?:correct\s+)?"
-    r"(?:answer|result)\s*(?:is|:|=)\s*:?|\\approx(?![A-Za-z])|=(?!=)|\\therefore(?![A-Za-z])",
+    r"(?:answer|result)\s*(?:is|:|=)\s*:?|(?:about|around|approximately|roughly)\s|\\approx(?![A-Za-z])|=(?!=)|\\therefore(?![A-Za-z])",
     re.IGNORECASE,
 )
 _TEXT = "text|mbox|hbox|textbf|textit|textrm|textnormal|textsf|texttt|emph"

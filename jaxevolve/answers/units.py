@@ -51,7 +51,8 @@ def take_unit(tokens: list[Token]) -> tuple[list[Token], str | None, Fraction]:
     Returns:
         (the tokens of the value, the unit or None, what a word such as "million" multiplies by).
     """
-    if any(token.text.lstrip("\\") in TRIGONOMETRIC for token in tokens):
+    functions = (t for t in tokens[:-1] if t.kind in ("cmd", "word"))
+    if any(token.text.lstrip("\\") in TRIGONOMETRIC for token in functions):
         return tokens, None, Fraction(1)  # sin 30 degrees: the sign belongs to the argument
     for start in range(1, len(tokens)):
         if _begins_unit(tokens[start - 1], tokens[start], tokens[start + 1 :]):

@@ -1,6 +1,6 @@
 """How often is a policy right: greedily, on average, by vote, and by any of n samples?"""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,10 +8,11 @@ import jax
 import numpy as np
 
 from jaxevolve.answers.grading import grade
+from jaxevolve.data.pipeline import eval_batches
+from jaxevolve.data.sources import Rows
 from jaxevolve.policy import Policy, Samples
 from jaxevolve.rewards import unanimous, vote
 
-Row = Mapping[str, Any]
 BATCH = 64  # questions sampled at a time
 CONFIDENT = 7 / 8  # share of the samples that must agree to call an answer confident
 
@@ -39,8 +40,9 @@ class Outcome:
 
 def evaluate(
     policy: Policy,
-    rows: Sequence[Row],
+    rows: Rows,
     *,
+    questions: int = 0,
     n: int,
     max_tokens: int,
     instruction: str = "",
@@ -51,7 +53,8 @@ def evaluate(
 
     Args:
         policy: what is evaluated.
-        rows: Q rows with "answer".
+        rows: rows with "answer".
+        questions: Q, the first of them are asked; 0 for all.
         n: samples a question.
         max_tokens: of a response.
         instruction: text after every question.
@@ -62,14 +65,22 @@ def evaluate(
         The outcome, and one record a question with all its responses.
     """
     parts, records = [], []
-    for batch, wanted in batches(rows, BATCH):
-        prompts = policy.prompts(batch, instruction)
+    total = min(questions or len(rows), len(rows))
+    batches = eval_batches(
+        rows,
+        policy.processor,
+        batch=min(BATCH, total),
+        questions=total,
+        instruction=instruction,
+    )
+    for batch, prompts in batches:
+        wanted = len(batch)
         greedy = policy.generate(prompts, n=1, temperature=0.0, max_tokens=max_tokens)
         samples = policy.generate(
             prompts, n=n, temperature=temperature, max_tokens=max_tokens, seed=seed
         )
         texts = [g + s for g, s in zip(greedy.texts, samples.texts)][:wanted]
-        graded = grade(texts, [row["answer"] for row in batch[:wanted]])
+        graded = grade(texts, [row["answer"] for row in batch])
         parts.append(
             Outcome(
                 greedy=graded.correct[:, 0],
@@ -94,17 +105,6 @@ def evaluate(
             for row, text, answers, right in zip(batch, texts, graded.answers, graded.correct)
         ]
     return join(parts), records
-
-
-def batches(rows: Sequence[Row], size: int) -> Iterator[tuple[list[Row], int]]:
-    """Batches of equal size and how many of their rows count: the last one is filled up.
-
-    Every row is scored once, and no batch needs a program of its own.
-    """
-    size = min(size, len(rows))
-    for first in range(0, len(rows), size):
-        batch = [rows[i] for i in range(first, min(first + size, len(rows)))]
-        yield batch + [batch[-1]] * (size - len(batch)), len(batch)
 
 
 def join(parts: Sequence[Outcome]) -> Outcome:

@@ -110,6 +110,16 @@ def drop_after(path: str | Path, step: int) -> None:
     os.replace(beside, path)
 
 
+def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
+    """The objects of a JSONL file, without a last line that was cut short; none if it is missing."""
+    path, objects = Path(path), []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                objects.append(json.loads(line))
+    return objects
+
+
 def write_config(workdir: str | Path, config: Any) -> dict[str, tuple[Any, Any]]:
     """Writes config.json: the effective config, the versions, the seed and the git commit, if any.
 

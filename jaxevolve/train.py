@@ -1,0 +1,403 @@
+"""Trains a model on its own answers.
+
+    python -m jaxevolve.train --config=configs/csrs.py[:SCALE] [--workdir=DIR] [--config.key=value]
+
+One step: a batch of prompts, responses and re-inferences, rewards, a few clipped updates. The same
+command resumes a run that was interrupted. Everything goes to the work directory.
+"""
+
+import logging
+import shutil
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import flags
+from ml_collections import ConfigDict
+
+from jaxevolve import report
+from jaxevolve.benchmarks import accuracy
+from jaxevolve.data.pipeline import schedule, train_batches
+from jaxevolve.data.validate import open_data
+from jaxevolve.hf.config import read_config
+from jaxevolve.hf.export import copy_texts, export_folder
+from jaxevolve.hf.processor import load_processor
+from jaxevolve.learner import Experience, TrainState, cast, make_score, make_update
+from jaxevolve.objectives import grpo_loss, mean_metrics
+from jaxevolve.policy import Policy, load_policy
+from jaxevolve.recipes import csrs
+from jaxevolve.runtime import checkpoint, cli, mesh, metrics
+from jaxevolve.runtime.errors import UserError
+
+log = logging.getLogger("jaxevolve")
+
+
+def define(values: flags.FlagValues) -> None:
+    """The command's own flags."""
+    flags.DEFINE_string(
+        "workdir",
+        None,
+        "where the run goes, or is resumed from; default runs/RECIPE-SCALE-TIME",
+        flag_values=values,
+    )
+
+
+def main(values: flags.FlagValues) -> None:
+    """One run, from the flags to the exported folder."""
+    config = values.config
+    name = f"{values.config_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    train(config, Path(values.workdir or Path("runs") / name))
+
+
+def train(config: ConfigDict, workdir: Path) -> None:
+    """Runs or resumes training.
+
+    Args:
+        config: the effective config.
+        workdir: the run's folder.
+
+    Raises:
+        UserError: the input is bad, by name, before anything is compiled; or the run cannot go on.
+    """
+    # 1. Everything that a person may have got wrong, before anything expensive.
+    devices = mesh.make_mesh(config.mesh)
+    micro = mesh.prompts_per_device(
+        devices, config.batch, config.grpo.minibatches, config.grpo.micro_batch
+    )
+    model_config = read_config(model_folder(config.model.path))
+    processor = load_processor(model_folder(config.model.path), model_config)
+    workdir.mkdir(parents=True, exist_ok=True)
+    for key, (old, new) in metrics.write_config(workdir, config).items():
+        log.warning("config.%s was %s when this run began and is %s now", key, old, new)
+    supervised = config.reward.kind == "label"
+    rows = open_data(
+        config.data.path,
+        config.data,
+        processor,
+        labels=supervised,
+        listing=workdir / "dropped.jsonl",
+    )
+    questions = open_data(config.eval.path, config.data, processor, labels=True)
+    plan = schedule(config, len(rows))
+
+    # 2. The model on its mesh, and the state, fresh or from the newest checkpoint.
+    compiles = metrics.CompileCounter()
+    started = load_policy(config.model.path, place=partial(mesh.param_sharding, devices))
+    optimizer, learning_rate = make_optimizer(config.optimizer)
+    state, step, position = start_or_resume(workdir, started.params, optimizer, devices)
+    if step:
+        log.info("resumed at step %d of %d", step, plan.steps)
+    reference = prepare_reference(started.params, devices, config) if config.grpo.kl else None
+    score, update = make_functions(started.model, optimizer, devices, micro, config)
+    place = partial(jax.device_put, device=mesh.batch_sharding(devices))
+    to_compute = jax.jit(partial(cast, dtype=config.model.dtype))
+
+    def policy(params: Any) -> Policy:
+        same = config.model.dtype == "float32"
+        return Policy(started.model, params if same else to_compute(params), processor)
+
+    # 3. Steps.
+    batches = train_batches(
+        rows,
+        processor,
+        batch=config.batch,
+        seed=config.seed,
+        instruction=config.data.instruction,
+    )
+    if position is not None:
+        batches.set_state(position)
+    timer = metrics.PhaseTimer()
+    writer = metrics.MetricsWriter(workdir, step)
+    judge = Evaluations(workdir, questions, config)
+    bar = metrics.progress_line(plan.steps, step)
+    stop = StopSignal()
+    skipped_in_a_row = 0
+    judge.run(policy(state.params), step)
+    while step < plan.steps and not stop.asked:
+        step += 1
+        begun = time.perf_counter()
+        batch = next(batches)
+        key = jax.random.fold_in(jax.random.key(config.seed), step)
+        collected = csrs.collect(
+            policy(state.params),
+            None if reference is None else reference(),
+            batch.rows,
+            batch.prompts,
+            key,
+            config=config,
+            score=score,
+            place=place,
+            timer=timer,
+        )
+        with timer("update"):
+            state, learned, skipped = improve(state, collected.experience, update, place, config)
+        skipped_in_a_row = skipped_in_a_row + skipped if skipped == len(learned) else 0
+        if skipped:
+            ids = [row["id"] for row in batch.rows]
+            log.warning("step %d: %d updates were not finite; rows %s", step, skipped, ids)
+        seconds = time.perf_counter() - begun
+        tokens = collected.metrics["rollout/tokens"] + collected.metrics["retrace/tokens"]
+        values = {
+            **collected.metrics,
+            **summarize(learned),
+            "policy/lr": float(learning_rate(int(state.updates) - 1)),
+            "policy/skipped_updates": skipped,
+            **timer.take(),
+            "time/step": seconds,
+            "throughput/tokens_per_second": tokens / seconds,
+            "system/compiles": compiles.count,
+            "system/host_rss_mb": metrics.host_rss_mb(),
+        }
+        writer.write(step, values)
+        metrics.write_samples(workdir, step, collected.samples)
+        shown = {k: f"{values[k]:.3f}" for k in ("reward/mean", "policy/entropy")}
+        bar.set_postfix({**shown, "tok/s": f"{tokens / seconds:.0f}"})
+        bar.update(1)
+        last = step == plan.steps or stop.asked
+        if step == plan.steps or (plan.eval_every and step % plan.eval_every == 0):
+            judge.run(policy(state.params), step)
+        due = config.checkpoint.every and step % config.checkpoint.every == 0
+        if due or last or judge.best_step == step:
+            save(workdir, step, state, batches.get_state(), started, judge.best_step, config, last)
+        if skipped_in_a_row >= config.optimizer.max_skipped:
+            raise UserError(
+                f"{skipped_in_a_row} updates in a row were not finite, up to step {step}; lower "
+                f"--config.optimizer.lr (now {config.optimizer.lr}) and resume from {workdir}"
+            )
+    bar.close()
+    writer.close()
+    if step < plan.steps:
+        print(f"\nStopped after step {step} of {plan.steps}; everything is saved. To go on, give")
+        print(f"the same command with --workdir={workdir}")
+        return
+
+    # 4. What the run leaves.
+    exported = workdir / "export"
+    shutil.rmtree(exported, ignore_errors=True)
+    export_folder(state.params, model_config, processor.folder, exported)
+    page = report.write(workdir)
+    print_table(judge.all(), workdir / "checkpoints" / str(step), exported, page)
+
+
+def model_folder(path: str) -> Path:
+    """The folder with a model's config and processor: a checkpoint has them beside its arrays."""
+    return checkpoint.find(path) if checkpoint.is_run(path) else Path(path)
+
+
+def make_optimizer(config: ConfigDict) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """AdamW behind a clip of the global norm, and its learning rate by update."""
+    rate = optax.constant_schedule(config.lr)
+    if config.warmup:
+        rate = optax.linear_schedule(0.0, config.lr, config.warmup)
+    adamw = optax.adamw(rate, config.b1, config.b2, weight_decay=config.weight_decay)
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw), rate
+
+
+def start_or_resume(
+    workdir: Path, params: Any, optimizer: optax.GradientTransformation, devices: jax.sharding.Mesh
+) -> tuple[TrainState, int, Any]:
+    """The state, the number of finished steps, and the position in the data, if any."""
+
+    def fresh(params: Any) -> TrainState:
+        # A copy: updates consume the state, and the reference goes on using the original.
+        copy = jax.tree.map(jnp.copy, params)
+        return TrainState(copy, optimizer.init(params), jnp.zeros((), jnp.int32))
+
+    shapes = jax.eval_shape(fresh, params)
+    where = mesh.shardings(devices, shapes)
+    wanted = jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        shapes,
+        where,
+    )
+    restored = checkpoint.restore(workdir, vars(wanted))
+    if restored is not None:
+        return TrainState(**restored.state), restored.step, restored.meta["data"]
+    return jax.jit(fresh, out_shardings=where)(params), 0, None
+
+
+def prepare_reference(params: Any, devices: jax.sharding.Mesh, config: ConfigDict) -> Any:
+    """The frozen reference: a function that gives its parameters, on the device when it is called.
+
+    With `grpo.offload_reference` they lie in the host's memory between calls.
+    """
+    params = jax.jit(partial(cast, dtype=config.model.dtype))(params)
+    if not config.grpo.offload_reference:
+        return lambda: params
+    places = mesh.shardings(devices, params)
+    away = jax.device_put(params, mesh.in_host_memory(places))
+    return lambda: jax.device_put(away, places)
+
+
+def make_functions(
+    model: Any, optimizer: Any, devices: jax.sharding.Mesh, micro: int, config: ConfigDict
+) -> tuple[Any, Any]:
+    """The compiled scoring and update functions of a run."""
+    settings = config.grpo
+    shards = devices.shape["data"] * devices.shape["fsdp"]
+
+    def loss(logprobs: Any, entropy: Any, weights: Any, batch: Experience) -> Any:
+        return grpo_loss(
+            logprobs,
+            batch.old_logprobs,
+            batch.ref_logprobs,
+            batch.advantages,
+            weights,
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+            dual_clip=settings.dual_clip,
+            kl=settings.kl,
+            entropy=entropy,
+            entropy_coef=settings.entropy,
+        )
+
+    common = {"temperature": config.rollout.temperature, "dtype": config.model.dtype}
+    pieces = config.batch // (micro * shards)
+    score = make_score(model, micro_batches=pieces, **common)
+    update = make_update(
+        model,
+        optimizer,
+        loss,
+        micro_batches=pieces // settings.minibatches,
+        remat=settings.remat,
+        aggregation=settings.aggregation,
+        max_tokens=config.rollout.max_tokens,
+        **common,
+    )
+    return score, update
+
+
+def improve(
+    state: TrainState, experience: Experience, update: Any, place: Any, config: ConfigDict
+) -> tuple[TrainState, list[dict[str, float]], int]:
+    """One pass over the batch in minibatches of prompts, an update each.
+
+    Returns:
+        The new state, the metrics of each update, and how many were skipped as not finite.
+    """
+    size = config.batch // config.grpo.minibatches
+    learned = []
+    for first in range(0, config.batch, size):
+        part = jax.tree.map(lambda x, i=first: x[i : i + size], experience)
+        state, values = update(state, place(part))
+        learned.append(values)
+    learned = jax.device_get(learned)
+    return state, learned, int(sum(values["skipped"] for values in learned))
+
+
+def summarize(learned: list[dict[str, Any]]) -> dict[str, float]:
+    """Means over a step's updates; what was not finite does not hide the rest."""
+    means = [
+        mean_metrics({k: v[k] for k in v if k in ("weight", "kl", "clip_fraction")})
+        for v in learned
+    ]
+    return {
+        "policy/loss": np.mean([v["loss"] for v in learned]),
+        "policy/grad_norm": np.mean([v["grad_norm"] for v in learned]),
+        "policy/kl": np.mean([m.get("kl", 0.0) for m in means]),
+        "policy/clip_fraction": np.mean([m["clip_fraction"] for m in means]),
+    }
+
+
+def save(
+    workdir: Path,
+    step: int,
+    state: TrainState,
+    position: Any,
+    started: Policy,
+    best_step: int | None,
+    config: ConfigDict,
+    last: bool,
+) -> None:
+    """Saves a checkpoint; a full disk ends the run only where nothing could follow."""
+    try:
+        checkpoint.save(
+            workdir,
+            step,
+            vars(state),
+            {"data": position, "seed": config.seed},
+            write_files=partial(copy_texts, started.processor.folder),
+            keep=config.checkpoint.keep,
+            best_step=best_step,
+        )
+    except checkpoint.NotSaved as error:
+        if last:
+            raise
+        log.warning("%s", error)
+
+
+class Evaluations:
+    """The run's evaluations on held-out questions: eval.jsonl, and which step was best."""
+
+    def __init__(self, workdir: Path, rows: Any, config: ConfigDict) -> None:
+        self._workdir, self._rows, self._config = workdir, rows, config
+
+    def all(self) -> list[dict[str, Any]]:
+        """Every evaluation so far, in order."""
+        return metrics.read_jsonl(self._workdir / "eval.jsonl")
+
+    @property
+    def best_step(self) -> int | None:
+        """The step with the best average, the first of equals; None before the first update."""
+        scored = [e for e in self.all() if e["step"]]
+        key = f"average@{self._config.eval.n}"
+        return max(scored, key=lambda e: e[key])["step"] if scored else None
+
+    def run(self, policy: Policy, step: int) -> None:
+        """Evaluates, unless this step has been evaluated before the run was interrupted."""
+        settings = self._config.eval
+        if any(e["step"] == step for e in self.all()):
+            return
+        outcome, records = accuracy.evaluate(
+            policy,
+            self._rows,
+            questions=settings.questions,
+            n=settings.n,
+            max_tokens=self._config.rollout.max_tokens,
+            instruction=self._config.data.instruction,
+        )
+        figures = accuracy.summary(outcome, [record["family"] for record in records])
+        metrics.append_evaluation(
+            self._workdir, {"step": step, "benchmark": self._config.eval.path, **figures}
+        )
+
+
+class StopSignal:
+    """Turns SIGTERM and the first Ctrl-C into a wish that is granted at the next step's end."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, _: Any) -> None:
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = True
+        print("\nstopping after this step; press Ctrl-C again to stop at once", flush=True)
+
+
+def print_table(evaluations: list[dict[str, Any]], saved: Path, exported: Path, page: Path) -> None:
+    """What the model was, what it is, and where everything lies."""
+    before, after = evaluations[0], evaluations[-1]
+    names = [k for k in before if "@" in k or k in ("greedy", "high_confidence_wrong", "entropy")]
+    print(f"\n{'held-out questions':<24}{'before':>10}{'after':>10}{'change':>10}")
+    for name in names:
+        scale = 1 if name == "entropy" else 100
+        was, now = before[name] * scale, after[name] * scale
+        print(f"{name.replace('_', ' '):<24}{was:>10.2f}{now:>10.2f}{now - was:>+10.2f}")
+    for family, figures in before.get("family", {}).items():
+        key = next(k for k in figures if k.startswith("average@"))
+        was, now = 100 * figures[key], 100 * after["family"][family][key]
+        print(f"{key + ' ' + family:<24}{was:>10.2f}{now:>10.2f}{now - was:>+10.2f}")
+    print(f"\ncheckpoint       {saved}\nHugging Face     {exported}\nreport           {page}")
+
+
+if __name__ == "__main__":
+    cli.run(main, define, __doc__, config=True)

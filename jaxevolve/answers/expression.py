@@ -8,6 +8,7 @@ Of letters without a command: pi, exp, sqrt and the like are what they say, capi
 name, two or three small letters are a product, and other words cannot be read as a formula.
 """
 
+import re
 from fractions import Fraction
 
 from jaxevolve.answers.algebra import (
@@ -41,6 +42,7 @@ MAX_TOKENS = 600
 MAX_DEPTH = 60
 
 _MINUS_ONE = Fraction(-1)
+_LITERALS = re.compile(r"(?:\{ \d+ \}|\d) ?(?:\{ \d+ \}|\d)")
 
 
 class Reader:
@@ -142,7 +144,8 @@ class Reader:
             if upper.text.isdigit() and lower.kind == "num" and lower.text.isdigit():
                 self._position += 4
                 return self._proper(whole.text, upper.text, lower.text) or self._back(start)
-        if upper.kind == "cmd" and upper.text[1:] in FRACTIONS:
+        ahead = " ".join(self._peek(i).text for i in range(2, 8))
+        if upper.kind == "cmd" and upper.text[1:] in FRACTIONS and _LITERALS.match(ahead):
             self._position += 1
             fraction = self._atom()
             if isinstance(fraction, Fraction) and 0 < fraction < 1:

@@ -128,6 +128,8 @@ class Pool:
         encoded = [json.dumps(question) for question in questions]
         waiting = deque(i for i, text in enumerate(encoded) if len(text) <= _LONGEST)
         with self._lock:
+            for worker in [w for w in self._workers if w.process.poll() is not None]:
+                self._drop(worker)  # it was ended from outside while idle
             try:
                 while waiting or any(worker.task is not None for worker in self._workers):
                     self._start(len(waiting))

@@ -200,6 +200,8 @@ def _named(listed: Sequence) -> Form:
 
 def _single(tokens: list[Token]) -> Form:
     """Reads an answer without a list at its outermost level."""
+    if not tokens:
+        raise Unreadable("nothing")
     parts = _split(tokens, lambda t: t.text == "\\in")
     if len(parts) == 2 and is_name(parts[0]):
         name = "".join(t.text for t in parts[0])
@@ -212,9 +214,12 @@ def _single(tokens: list[Token]) -> Form:
         return union([_region(_single(part)) for part in parts])
     if [t.text for t in tokens] in (["\\mathbb", "{", "R", "}"], ["\\mathbb", "R"], ["\\R"]):
         return Region((Interval(MINUS_INFINITY, INFINITY, False, False),))
-    signs = [t.text for t in tokens if t.text in _ORDERS]
-    if signs and (parts := _split(tokens, lambda t: t.text in _ORDERS)) and len(parts) > 1:
-        return inequality([_node(part) for part in parts], [_ORDERS[sign] for sign in signs])
+    parts = _split(tokens, lambda t: t.text in _ORDERS)
+    if len(parts) > 1:
+        signs = [_ORDERS[t.text] for t in tokens if t.text in _ORDERS]
+        if len(signs) != len(parts) - 1:
+            raise Unreadable("an inequality within brackets")
+        return inequality([_node(part) for part in parts], signs)
     parts = _split(tokens, lambda t: t.text in _EQUALS)
     if len(parts) > 1:
         return _equation(parts)

@@ -1,11 +1,13 @@
 """How often is a policy right: greedily, on average, by vote, and by any of n samples?"""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+from tqdm import tqdm
 
 from jaxevolve.answers.grading import grade
 from jaxevolve.data.pipeline import eval_batches
@@ -48,6 +50,7 @@ def evaluate(
     instruction: str = "",
     temperature: float = 1.0,
     seed: int = 0,
+    progress: bool = False,
 ) -> tuple[Outcome, list[dict[str, Any]]]:
     """Answers every labeled question greedily and n times by sampling.
 
@@ -60,6 +63,7 @@ def evaluate(
         instruction: text after every question.
         temperature: of the samples.
         seed: of the samples.
+        progress: show a live line with the time left.
 
     Returns:
         The outcome, and one record a question with all its responses.
@@ -73,7 +77,9 @@ def evaluate(
         questions=total,
         instruction=instruction,
     )
-    for batch, prompts in batches:
+    for batch, prompts in tqdm(
+        batches, total=math.ceil(total / BATCH), unit="batch", disable=not progress
+    ):
         wanted = len(batch)
         greedy = policy.generate(prompts, n=1, temperature=0.0, max_tokens=max_tokens)
         samples = policy.generate(

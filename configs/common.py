@@ -90,6 +90,8 @@ def defaults() -> ConfigDict:
                 "eps": 1e-6,  # [ours]
                 "pool": "prompt",  # [csrs Eq. 8] re-inferences of the prompt; or of the "anchor"
                 "include_self": True,  # [csrs Eq. 7] a response's own answer counts
+                # Which answers are one vote: equal in value ("math"), or in spelling ("string").
+                "equality": "math",
                 # No answer earns nothing ("zero"), or is one more answer ("string", as the released
                 # code of this family of methods has it).
                 "no_answer": "zero",

@@ -24,7 +24,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ import optax
 from absl import app, flags
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from jaxevolve.answers.extraction import extract
+from jaxevolve.benchmarks.accuracy import evaluate, select, shares, summary
 from jaxevolve.data.geometry import (
     FAMILIES,
     STEPS,
@@ -48,13 +47,11 @@ from jaxevolve.data.geometry import (
 from jaxevolve.hf.config import write_config
 from jaxevolve.hf.export import export_folder
 from jaxevolve.hf.processor import Processor, load_processor
+from jaxevolve.learner import Targets, TrainState, make_update
 from jaxevolve.models.inputs import Prompts
-from jaxevolve.models.logprobs import token_logprobs
-from jaxevolve.models.qwen2_5_vl import Config, Qwen2_5_VL, VisionConfig, head, init_params
-from jaxevolve.objectives.grpo import loss_weights, response_mask
-from jaxevolve.objectives.supervised import supervised_loss
-from jaxevolve.rollout.decode import generate
-from jaxevolve.rollout.sampling import Sampling
+from jaxevolve.models.qwen2_5_vl import Config, Qwen2_5_VL, VisionConfig, init_params
+from jaxevolve.objectives import supervised_loss
+from jaxevolve.policy import Policy, load_policy
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "jaxevolve/assets/geo_tiny", "folder to make; empty or missing")
@@ -72,7 +69,7 @@ SLIP = 0.36  # share of solutions in which one number is wrong
 # family -> (family whose rule is taken for it, share of solutions)
 WRONG_RULE = {"parI": ("parC", 0.47), "parC": ("parI", 0.35)}
 SAMPLES = 8
-RESPONSE = 40  # tokens of the longest solution with its stop id
+CAPTION, SOLUTION = 12, 40  # tokens of the longest one with its stop id
 
 SPECIAL = (
     "<|endoftext|>",
@@ -238,21 +235,14 @@ def initialize(config: Config, seed: int) -> Any:
     return jax.tree_util.tree_map_with_path(scale, init_params(config, jax.random.key(seed)))
 
 
-def take(prompts: Prompts, index: Any) -> Prompts:
-    """Some rows."""
-    return jax.tree.map(lambda x: x[index], prompts)
-
-
-def targets(
-    texts: Sequence[str], processor: Processor, size: int = RESPONSE
-) -> tuple[np.ndarray, np.ndarray]:
-    """Texts -> tokens i32[P, 1, L] with their stop id, and lengths i32[P, 1]."""
+def targets(texts: Sequence[str], prompts: Prompts, processor: Processor, size: int) -> Targets:
+    """Texts as the only response to each prompt, with their stop id."""
     tokens = np.zeros((len(texts), 1, size), np.int32)
     lengths = np.zeros((len(texts), 1), np.int32)
     for i, text in enumerate(texts):
         ids = [*processor.tokenizer.backend_tokenizer.encode(text).ids, processor.stop_ids[0]]
         tokens[i, 0, : len(ids)], lengths[i] = ids, len(ids)
-    return tokens, lengths
+    return Targets(prompts, tokens, lengths)
 
 
 def train(model: Qwen2_5_VL, params: Any, processor: Processor, problems: GeometryProblems) -> Any:
@@ -261,117 +251,83 @@ def train(model: Qwen2_5_VL, params: Any, processor: Processor, problems: Geomet
     rows = [problems[i] for i in range(len(problems))]
     solving = processor.prompts(rows)
     reading = processor.prompts([{**row, "question": READ} for row in rows])
-    longest_caption = 12
-    stages: list[tuple[str, int, Prompts, Callable[..., str], int]] = [
-        ("caption", FLAGS.caption_steps, reading, lambda p, _: caption(p.values), longest_caption),
-        ("clean", FLAGS.clean_steps, solving, lambda p, _: p.solution, RESPONSE),
-        ("noisy", FLAGS.noisy_steps, solving, noisy_solution, RESPONSE),
+    stages: list[tuple[str, int, Prompts, int, Callable[[Problem, random.Random], str]]] = [
+        ("caption", FLAGS.caption_steps, reading, CAPTION, lambda p, _: caption(p.values)),
+        ("clean", FLAGS.clean_steps, solving, SOLUTION, lambda p, _: p.solution),
+        ("noisy", FLAGS.noisy_steps, solving, SOLUTION, noisy_solution),
     ]
-    total = sum(steps for _, steps, *_ in stages)
-    schedule = optax.warmup_cosine_decay_schedule(
-        0.0, FLAGS.learning_rate, min(50, total), max(total, 51), FLAGS.learning_rate / 20
-    )
+    peak, total = FLAGS.learning_rate, sum(steps for _, steps, *_ in stages)
+    schedule = optax.warmup_cosine_decay_schedule(0.0, peak, 50, max(total, 51), peak / 20)
     optimizer = optax.chain(
         optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.98, weight_decay=0.01)
     )
-
-    def loss(params: Any, prompts: Prompts, tokens: Any, lengths: Any) -> jax.Array:
-        hidden = model.apply({"params": params}, prompts, tokens)
-        logprobs, _ = token_logprobs(hidden, head(params), tokens)
-        weights = loss_weights(response_mask(lengths, tokens.shape[-1]))
-        return supervised_loss(logprobs, weights)[0]
-
-    @partial(jax.jit, donate_argnums=(0, 1))
-    def update(params: Any, state: Any, *batch: Any) -> tuple[Any, Any, jax.Array]:
-        value, gradient = jax.value_and_grad(loss)(params, *batch)
-        change, state = optimizer.update(gradient, state, params)
-        return optax.apply_updates(params, change), state, value
-
-    state = optimizer.init(params)
+    update = make_update(
+        model,
+        optimizer,
+        lambda logprobs, entropy, weights, batch: supervised_loss(logprobs, weights),
+        temperature=1.0,
+        dtype="float32",
+        micro_batches=1,
+        remat=False,
+        aggregation="token",
+        max_tokens=SOLUTION,
+    )
+    state = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
     rng = random.Random(f"batches {FLAGS.seed}")
-    for name, steps, prompts, write, size in stages:
+    for name, steps, prompts, size, write in stages:
         recent = []
         for step in range(1, steps + 1):
             index = np.array(rng.sample(range(len(drawn)), FLAGS.batch))
-            tokens, lengths = targets([write(drawn[i], rng) for i in index], processor, size)
-            params, state, value = update(params, state, take(prompts, index), tokens, lengths)
-            recent.append(value)
+            texts = [write(drawn[i], rng) for i in index]
+            chosen = jax.tree.map(lambda x, index=index: x[index], prompts)
+            state, metrics = update(state, targets(texts, chosen, processor, size))
+            recent.append(metrics["loss"])
             if step % 100 == 0 or step == steps:
-                loss_now = float(jnp.stack(recent).mean())
-                print(f"{name} {step}/{steps}: loss {loss_now:.4f}, "
-                      f"{time.process_time():.0f} CPU-s", flush=True)  # fmt: skip
+                loss = float(jnp.stack(recent).mean())
+                seconds = time.process_time()
+                print(f"{name} {step}/{steps}: loss {loss:.4f}, {seconds:.0f} CPU-s", flush=True)
                 recent = []
-    return params
+    return state.params
 
 
-def evaluate(model: Qwen2_5_VL, params: Any, processor: Processor, seed: int) -> dict[str, Any]:
-    """Shares of 1, over held-out questions: all families without a wrong rule, and each family."""
-    figures = {}
-    banned = tuple(processor.banned_ids.tolist())
+def measure(policy: Policy, seed: int) -> dict[str, Any]:
+    """Figures over held-out questions: of the families without a wrong rule, and of each."""
+    rows = []
     for family in FAMILIES:
-        source = GeometryProblems(seed=seed, families={family: 1.0})
-        rows = [source[i] for i in range(FLAGS.questions)]
-        prompts = processor.prompts(rows)
-        answers = {}
-        for samples, temperature in ((1, 0.0), (SAMPLES, 1.0)):
-            responses = generate(
-                model,
-                params,
-                prompts,
-                members=np.arange(samples),
-                key=jax.random.key(seed),
-                rules=Sampling(temperature, stop_ids=processor.stop_ids, banned_ids=banned),
-                limits=np.full((len(rows), samples), 48),
-                max_tokens=48,
-                chunk=48,
-            )
-            tokens = np.asarray(responses.tokens)
-            answers[samples] = [[extract(processor.decode(t)) for t in group] for group in tokens]
-        figures[family] = measure([row["answer"] for row in rows], answers[1], answers[SAMPLES])
-        figures[family]["length"] = round(float(np.asarray(responses.lengths).mean()), 1)
-    fair = [value for family, value in figures.items() if family not in WRONG_RULE]
-    names = list(fair[0])
-    overall = {name: round(float(np.mean([f[name] for f in fair])), 3) for name in names}
-    return {"families without a wrong rule": overall, **figures}
-
-
-def measure(gold: list[str], greedy: list[Any], sampled: list[Any]) -> dict[str, float]:
-    """Greedy accuracy, average, majority and any of the samples, and confident errors."""
-    hits = np.array([[answer == g for answer in group] for group, g in zip(sampled, gold)])
-    votes, confident = [], []
-    for group, g in zip(sampled, gold):
-        given = [answer for answer in group if answer is not None]
-        top = max(given, key=given.count, default=None)
-        votes.append(top == g)
-        confident.append(top != g and given.count(top) >= 7)
-    values = {
-        "greedy": np.mean([group[0] == g for group, g in zip(greedy, gold)]),
-        f"average@{SAMPLES}": hits.mean(),
-        f"majority@{SAMPLES}": np.mean(votes),
-        f"pass@{SAMPLES}": hits.any(1).mean(),
-        "high_confidence_wrong": np.mean(confident),
-        "no_answer": np.mean([answer is None for group in sampled for answer in group]),
+        source = GeometryProblems(seed=seed, families={family: 1.0}, length=FLAGS.questions)
+        rows += [{**source[i], "id": f"{family}-{i}"} for i in range(FLAGS.questions)]
+    outcome, records = evaluate(policy, rows, n=SAMPLES, max_tokens=64, seed=seed)
+    families = [record["family"] for record in records]
+    fair = np.array([family not in WRONG_RULE for family in families])
+    figures = {
+        "families without a wrong rule": shares(select(outcome, fair)),
+        **summary(outcome, families)["family"],
     }
-    return {name: round(float(value), 3) for name, value in values.items()}
+    return {
+        name: {key: round(value, 3) for key, value in values.items()}
+        for name, values in figures.items()
+    }
 
 
 def main(_: list[str]) -> None:
-    """Trains, measures, writes."""
+    """Trains, writes, measures."""
     out, tokenizer = Path(FLAGS.out), build_tokenizer()
     config = build_config(tokenizer)
-    model = Qwen2_5_VL(config)
     families = dict.fromkeys(FAMILIES, 1.0)
     problems = GeometryProblems(seed=FLAGS.seed + 1000, families=families, length=FLAGS.pool)
     with tempfile.TemporaryDirectory() as folder:
         write_texts(Path(folder), tokenizer, config)
         processor = load_processor(folder, config)
-        params = train(model, initialize(config, FLAGS.seed), processor, problems)
+        params = initialize(config, FLAGS.seed)
+        params = train(Qwen2_5_VL(config), params, processor, problems)
         export_folder(params, config, folder, out)
+    seconds = time.process_time()
+    flags_given = [f"--{f.name}={f.value}" for f in FLAGS.flags_by_module_dict()[sys.argv[0]]]
     figures = {
-        "command": " ".join(["python", *sys.argv]),
-        "cpu_seconds": round(time.process_time()),
+        "command": f"python scripts/make_geo_tiny.py {' '.join(flags_given)}",
+        "cpu_seconds": round(seconds),
         "parameters": sum(x.size for x in jax.tree.leaves(params)),
-        "held_out": evaluate(model, params, processor, FLAGS.seed + 2000),
+        "held_out": measure(load_policy(out), FLAGS.seed + 2000),
     }
     (out / "figures.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(figures, indent=2))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -26,7 +27,11 @@ class Graded:
     labeled: np.ndarray
 
 
-def grade(texts: Sequence[Sequence[str]], golds: Sequence[str | None]) -> Graded:
+def grade(
+    texts: Sequence[Sequence[str]],
+    golds: Sequence[str | None],
+    equality: Literal["math", "string"] = "math",
+) -> Graded:
     """Extracts, groups and, where there are labels, checks answers.
 
     A class is right or wrong as a whole: its first answer is compared with the label.
@@ -34,9 +39,12 @@ def grade(texts: Sequence[Sequence[str]], golds: Sequence[str | None]) -> Graded
     Args:
         texts: [P][N] responses.
         golds: [P] labels, None where there is none.
+        equality: what makes a class: "math", or "string" for the same characters, which is how
+            Self-Judge and MM-UPT count votes. A label is compared mathematically either way.
     """
     answers = [[extract(text) for text in group] for group in texts]
-    classes = np.array(classes_many(answers), np.int32).reshape(len(answers), -1)
+    found = classes_many(answers) if equality == "math" else [_by_string(a) for a in answers]
+    classes = np.array(found, np.int32).reshape(len(answers), -1)
     pairs, places = [], []
     for p, gold in enumerate(golds):
         if gold is None:
@@ -50,3 +58,8 @@ def grade(texts: Sequence[Sequence[str]], golds: Sequence[str | None]) -> Graded
         if verdict:
             correct[p] |= classes[p] == number
     return Graded(answers, classes, correct, np.array([gold is not None for gold in golds]))
+
+
+def _by_string(answers: Sequence[str | None]) -> list[int]:
+    numbers: dict[str, int] = {}
+    return [-1 if a is None else numbers.setdefault(a.strip(), len(numbers)) for a in answers]

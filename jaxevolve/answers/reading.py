@@ -49,8 +49,9 @@ _MATRIX = re.compile(
 )
 _COMMANDS = re.compile(r"\\[A-Za-z]+")
 _TEXT_COMMANDS = re.compile(r"\\(?:text|mbox|mathrm|textbf)(?![A-Za-z])|[{}]")
-# With these alone a text that cannot be read is no formula, or a broken one.
-_READ_COMMANDS = {"\\text", "\\mbox", "\\mathrm", "\\textbf", "\\ldots", "\\sqrt", "\\frac"}
+# What math-verify understands beyond this reader; in prose it would pick out a part.
+_FORMULA = re.compile(r"\\(?:i{0,2}int|sum|prod|lim)(?![A-Za-z])")
+_PROSE = re.compile(r"[^\W\d_]{3,}")
 _ORDERS = {
     "<": "<", ">": ">", "\\lt": "<", "\\gt": ">", "<=": "<=", ">=": ">=", "\\le": "<=",
     "\\leq": "<=", "\\leqslant": "<=", "\\ge": ">=", "\\geq": ">=", "\\geqslant": ">=",
@@ -94,7 +95,7 @@ def _read(text: str) -> Form | None:
             return Text(_folded(plain))
         return _statement(tokens)
     except (Unreadable, Undefined, RecursionError):
-        if set(_COMMANDS.findall(plain)) - _READ_COMMANDS:
+        if _FORMULA.search(plain) and not _PROSE.search(_COMMANDS.sub(" ", plain)):
             return Formula(" ".join(plain.split()))
         return Text(_folded(_TEXT_COMMANDS.sub(" ", plain)))
 
@@ -150,24 +151,28 @@ def _is_and(token: Token) -> bool:
 
 def _statement(tokens: list[Token]) -> Form:
     """Reads an answer that may be several."""
-    while tokens and tokens[-1].text in (",", ".", ";"):
-        tokens = tokens[:-1]
-    if not tokens:
-        raise Unreadable("nothing")
-    parts = [part for part in _split(tokens, _is_or) if part]
+    parts = _parts(tokens, _is_or)
     if len(parts) > 1:
         forms = [_statement(part) for part in parts]
         if all(isinstance(form, Region) for form in forms):
             return union(forms)
         return _named(Sequence("words", tuple(_items(forms))))
-    parts = [part for part in _split(tokens, lambda t: t.text in (",", ";") or _is_and(t)) if part]
+    parts = _parts(parts[0], lambda t: t.text in (",", ";") or _is_and(t))
     if len(parts) > 1:
         forms = [_single(part) for part in parts]
         if all(isinstance(form, Region) for form in forms):
             return intersection(forms)
-        worded = len(_split(tokens, _is_and)) > 1
-        return _named(Sequence("words" if worded else "commas", tuple(_items(forms))))
+        kind = "words" if any(map(_is_and, tokens)) else "commas"
+        return _named(Sequence(kind, tuple(_items(forms))))
     return _single(parts[0])
+
+
+def _parts(tokens: list[Token], separates: Callable[[Token], bool]) -> list[list[Token]]:
+    """What stands between separators, at least one part; ", and" is one separator."""
+    parts = [part for part in _split(tokens, separates) if part]
+    if not parts:
+        raise Unreadable("nothing")
+    return parts
 
 
 def _items(forms: list[Form]) -> list[Form]:

@@ -50,7 +50,7 @@ _TABLE = str.maketrans(_SYMBOLS | {letter: f"\\{name} " for letter, name in _GRE
 
 _DROPPED = re.compile(
     r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|mathstrut|hfill|nobreak)"
-    r"(?![A-Za-z])\.?|(?<!\\)\\[!()\[\]]|(?<!\\)\$|^\s*\*\*|\*\*\s*$|`"
+    r"(?![A-Za-z])\.?|(?<!\\)\\[!()\[\]]|(?<!\\)\$|`"
 )
 _SPACING = re.compile(r"(?<!\\)\\(?:[,;:> ]|q?quad(?![A-Za-z])|hspace\*?\{[^{}]*\})|~|(?<!\\)\\\s")
 # Groups of three digits: after a separator that can be nothing else, anywhere in an answer.
@@ -86,11 +86,12 @@ def clean(text: str) -> str:
     text = re.sub("[¼-¾⅐-⅞]", _vulgar_fraction, text).translate(_TABLE)
     text = _GROUPED.sub(lambda m: re.sub(r"\D", "", m[0]), text)
     text = unicodedata.normalize("NFKC", text)
+    text = text.replace(r"\langle", "(").replace(r"\rangle", ")")
     text = re.sub(r"\.{3,}|\\(?:cdots|dots|dotsc)(?![A-Za-z])", r"\\ldots ", text)
-    text = _SPACING.sub(" ", _DROPPED.sub("", text)).strip()
+    text = _SPACING.sub(" ", _DROPPED.sub("", text)).strip(" *\n\t")
     if lead := _LEAD.match(text):
-        text = text[lead.end() :].strip()
-    text = text.rstrip(" .,;:?")
+        text = text[lead.end() :].lstrip(" *")
+    text = text.rstrip(" .,;:?*")
     text = text[:-1].rstrip() if text.endswith("\\") else text
     if _DIGITS_APART.fullmatch(text):
         return re.sub(r"\s", "", text)

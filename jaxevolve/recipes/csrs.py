@@ -109,7 +109,8 @@ def collect(
         texts = read(policy.processor, maternal).texts
         again = continued_texts(policy, maternal, retraced)
         golds = [row.get("answer") for row in rows]
-        graded = grade([own + more for own, more in zip(texts, again)], golds)
+        both = [own + more for own, more in zip(texts, again)]
+        graded = grade(both, golds, config.reward.equality)
     group = config.rollout.n
     classes = graded.classes[:, :group]
     reclasses = graded.classes[:, group:].reshape(*classes.shape, -1)

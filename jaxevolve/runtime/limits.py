@@ -13,6 +13,7 @@ _CHOICES = {
     "retrace.noise_per": ("maternal", "prompt", "sample"),
     "reward.kind": ("softened", "majority", "self_consistency", "label"),
     "reward.pool": ("prompt", "anchor"),
+    "reward.equality": ("math", "string"),
     "reward.no_answer": ("zero", "string"),
     "grpo.advantage": ("mean", "std"),
     "grpo.aggregation": ("token", "sequence", "constant"),

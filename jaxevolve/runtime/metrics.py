@@ -111,7 +111,7 @@ def drop_after(path: str | Path, step: int) -> None:
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """The objects of a JSONL file, without a last line that was cut short; none if it is missing."""
+    """The objects of a JSONL file; a last line that was cut short is left out, a missing file is."""
     path, objects = Path(path), []
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():

@@ -99,13 +99,12 @@ def test_all_algebra_of_a_batch_is_asked_at_once(monkeypatch):
 def test_a_training_step_of_numbers_takes_milliseconds_and_no_process(monkeypatch, spread):
     monkeypatch.setattr(pool, "shared", lambda: pytest.fail("the workers were asked"))
     source = random.Random(0)
-    groups = [
-        [
-            source.choice(["{}", "{}.0", "{}/2", "{}°"]).format(source.randrange(spread))
-            for _ in "a" * 48
-        ]
-        for _ in range(16)
-    ]
+    spellings = ["{}", "{}.0", "{}/2", "{}°"]
+
+    def answer() -> str:
+        return source.choice(spellings).format(source.randrange(spread))
+
+    groups = [[answer() for _ in range(48)] for _ in range(16)]
     classes_many(groups)  # reads each spelling once
     start = time.process_time()
     classes_many(groups)

@@ -7,6 +7,8 @@ from jaxevolve.answers import equal, extract
 POLYNOMIAL = " + ".join(f"{k}x^{{{k}}}" for k in range(1, 20))
 REORDERED = "+".join(f"{k}x^{{{k}}}" for k in range(19, 0, -1))
 
+MATRIX = r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"
+
 # (id, answer, answer, verdict)
 CASES = [
     ("A01", r"\frac{7}{\sqrt{3}+1}", r"\frac{7(\sqrt3-1)}{2}", True),
@@ -165,18 +167,9 @@ RULES = [
     ("ratio", "6:8", "3:4", True),
     ("ratio", "3:4:5", "6:8:10", True),
     ("ratio", "3:4:5", "3:4:6", False),
-    (
-        "matrix",
-        r"\begin{pmatrix}1&2\\3&4\end{pmatrix}",
-        r"\begin{bmatrix}1&2\\3&4\end{bmatrix}",
-        True,
-    ),
-    (
-        "matrix",
-        r"\begin{pmatrix}1&2\\3&4\end{pmatrix}",
-        r"\begin{pmatrix}1&3\\2&4\end{pmatrix}",
-        False,
-    ),
+    ("matrix", MATRIX, MATRIX.replace("pmatrix", "bmatrix"), True),
+    ("matrix", MATRIX, rf"\left[{MATRIX.replace('pmatrix', 'array')}\right]", True),
+    ("matrix", MATRIX, r"\begin{pmatrix}1&3\\2&4\end{pmatrix}", False),
     # intervals and equations
     ("interval", "2 < x < 5", "(2, 5)", True),
     ("interval", "6 > x", "x < 6", True),

@@ -1,0 +1,95 @@
+"""Writes a run's report: one self-contained HTML page.
+
+python -m jaxevolve.report --workdir=DIR
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from jaxevolve.runtime import cli
+from jaxevolve.runtime.errors import UserError
+from jaxevolve.runtime.metrics import read_jsonl
+from jaxevolve.runtime.page import Run, render
+
+SAMPLED_STEPS = 7  # steps whose questions are shown
+
+
+def define(values: flags.FlagValues) -> None:
+    """The command's own flags."""
+    flags.DEFINE_string("workdir", None, "the folder of a run", flag_values=values)
+
+
+def main(values: flags.FlagValues) -> None:
+    """Writes the page and tells where it is."""
+    if not values.workdir:
+        raise UserError("--workdir is missing: give the folder of a run")
+    print(write(values.workdir))
+
+
+def write(workdir: str | Path) -> Path:
+    """Writes DIR/report.html, of a run that has ended or goes on.
+
+    Args:
+        workdir: DIR, the run's folder.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        UserError: the folder holds no run, or no step has been finished.
+    """
+    page = Path(workdir) / "report.html"
+    html = render(read(Path(workdir)))
+    beside = page.with_suffix(".rewritten")
+    beside.write_text(html, encoding="utf-8")
+    os.replace(beside, page)
+    return page
+
+
+def read(workdir: Path) -> Run:
+    """Reads what a run has left so far; where it went over a step twice, the later one counts.
+
+    Raises:
+        UserError: the folder holds no run, or no step has been finished.
+    """
+    config = workdir / "config.json"
+    if not config.is_file():
+        raise UserError(f"{workdir} holds no run: give the --workdir of jaxevolve.train")
+    metrics = by_step(read_jsonl(workdir / "metrics.jsonl"))
+    if not metrics:
+        raise UserError(f"{workdir} has no finished step yet: let the run go on and ask again")
+    evaluations = by_step(read_jsonl(workdir / "eval.jsonl"))
+    # Evaluations on other questions than the last one's cannot be compared with it.
+    evaluations = [e for e in evaluations if e.get("benchmark") == evaluations[-1].get("benchmark")]
+    # A run that was killed may have left samples beyond its last finished step.
+    samples = {row["step"]: workdir / "samples" / f"{row['step']}.jsonl" for row in metrics}
+    chosen = spread([step for step, path in samples.items() if path.is_file()], SAMPLED_STEPS)
+    return Run(
+        name=workdir.resolve().name,
+        record=json.loads(config.read_text(encoding="utf-8")),
+        metrics=metrics,
+        evaluations=evaluations,
+        samples={step: read_jsonl(samples[step]) for step in chosen},
+    )
+
+
+def by_step(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The last row of every step, steps rising."""
+    return [row for _, row in sorted({row["step"]: row for row in rows}.items())]
+
+
+def spread(steps: Sequence[int], most: int) -> list[int]:
+    """At most so many of the steps, evenly between the first and the last."""
+    if len(steps) <= most:
+        return list(steps)
+    gap = (len(steps) - 1) / (most - 1)
+    return [steps[round(i * gap)] for i in range(most)]
+
+
+if __name__ == "__main__":
+    cli.run(main, define, __doc__)

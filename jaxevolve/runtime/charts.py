@@ -1,0 +1,377 @@
+"""How do numbers become pictures? Small SVG charts that need no script and no color.
+
+A chart is one <figure>: a title, a legend that doubles as a read-out, the drawing, a note. Every
+step has an invisible column whose <title> holds the values, so hovering tells them without script;
+with it (assets/report/page.js) the legend follows the pointer, a finger or the arrow keys. Colors
+are style-sheet variables; lines differ by their dashes too and layers by their lightness, so both
+survive a black-and-white printer.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+WIDTH, HEIGHT = 300, 184
+LEFT, RIGHT, TOP, BOTTOM = 44, 296, 8, 156
+FEW = 25  # points on a line that get a marker each
+
+MINUS = "\N{MINUS SIGN}"
+
+Format = Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart.
+
+    Attributes:
+        name: in the legend.
+        x: steps, rising.
+        y: values of the steps; None leaves a gap.
+        spread: half the height of a band around the line, or None where there is no band.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    spread: Sequence[float | None] | None = None
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """What can be drawn: (x, y) where y is known."""
+        return [(x, y) for x, y in zip(self.x, self.y) if y is not None]
+
+
+def number(value: float) -> str:
+    """A value for people, to three figures: 0.125, 31.4, 12,345 or 2.1e-6."""
+    if value != 0 and abs(value) < 1e-3:
+        return f"{value:.1e}".replace("e-0", "e-").replace("-", MINUS)
+    text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return text.replace("-", MINUS)
+
+
+def percent(value: float) -> str:
+    """A share of 1 in percent, with one decimal."""
+    return f"{100 * value:.1f}%".replace("-", MINUS)
+
+
+def seconds(value: float) -> str:
+    """A duration: 0.25 s, 41 s, 3 min 20 s or 2 h 5 min."""
+    if value < 60:
+        return f"{number(value)} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def ticks(low: float, high: float, most: int = 5, *, whole: bool = False) -> list[float]:
+    """Round numbers that cover [low, high], rising by 1, 2 or 5 times a power of ten.
+
+    Args:
+        low: the smallest value.
+        high: the largest; where both are equal, zero is covered too.
+        most: largest number of steps between the ticks.
+        whole: only whole numbers.
+    """
+    if not high > low:
+        low, high = min(low, 0.0), max(high, 0.0) or float(low == 0)
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    sizes = [power * factor for factor in (1, 2, 5, 10, 20)]
+    for size in sizes:
+        size = max(size, 1.0) if whole else size
+        first, last = math.floor(low / size + 1e-9), math.ceil(high / size - 1e-9)
+        if last - first <= most:
+            break
+    return [float(f"{i * size:.12g}") for i in range(first, last + 1)]
+
+
+def line_chart(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    form: Format = number,
+    limits: tuple[float, float] | None = None,
+    note: str = "",
+) -> Markup:
+    """Lines over steps.
+
+    Args:
+        title: of the figure.
+        lines: at most six; lines without any value are left out.
+        form: writes a value.
+        limits: of the vertical axis; by default they follow from the values.
+        note: one sentence under the drawing: what is this, and what should one look for?
+
+    Returns:
+        The figure, or nothing where no line has a value.
+    """
+    lines = [line for line in lines if line.points]
+    if not lines:
+        return Markup("")
+    columns = sorted({x for line in lines for x, _ in line.points})
+    edges = [edge for line in lines for edge in _edges(line)]
+    low, high = limits or (min(edges), max(edges))
+    if limits is None and 0 < low < 0.6 * high:
+        low = 0.0
+    marks = ticks(low, high)
+    across = _Axis(columns[0], columns[-1], LEFT + 6, RIGHT - 6)
+    up = _Axis(marks[0], marks[-1], BOTTOM, TOP)
+    parts = [_frame(marks, up, _whole(columns), across, form)]
+    parts += [_band(line, across, up, i) for i, line in enumerate(lines) if line.spread]
+    parts += [_line(line, across, up, i) for i, line in enumerate(lines)]
+    values = [dict(line.points) for line in lines]
+    names = [line.name for line in lines]
+    texts = [
+        _reading(f"step {x:g}", [(n, form(v[x])) for n, v in zip(names, values) if x in v])
+        for x in columns
+    ]
+    parts += _columns([across(x) for x in columns], texts)
+    legend = [(f"line s{i}", line.name, form(line.points[-1][1])) for i, line in enumerate(lines)]
+    spoken = "; ".join(_spoken(line, form) for line in lines)
+    return _figure(title, f"step {columns[-1]:g}", legend, parts, spoken, note)
+
+
+def stacked_chart(
+    title: str,
+    steps: Sequence[float],
+    layers: Sequence[tuple[str, Sequence[float]]],
+    *,
+    note: str = "",
+) -> Markup:
+    """Seconds by phase, a column a step, and each phase's share of the whole in the legend.
+
+    Columns of more than three times the median leave the drawing at its top and are named in the
+    note: the first steps compile.
+
+    Args:
+        title: of the figure.
+        steps: numbers of the steps, rising.
+        layers: (name, seconds of every step) from the bottom to the top.
+        note: one sentence under the drawing.
+
+    Returns:
+        The figure, or nothing where there is no time to show.
+    """
+    totals = [sum(column) for column in zip(*(values for _, values in layers))]
+    whole = sum(totals)
+    if not whole:
+        return Markup("")
+    layers = [(name, values) for name, values in layers if sum(values) > 0.002 * whole]
+    usual = 3 * sorted(totals)[len(totals) // 2]
+    marks = ticks(0.0, max(total for total in totals if total <= usual))
+    up = _Axis(0.0, marks[-1], BOTTOM, TOP)
+    gap = min((b - a for a, b in zip(steps, steps[1:])), default=1)
+    across = _Axis(steps[0] - gap / 2, steps[-1] + gap / 2, LEFT, RIGHT)
+    wide = abs(across(gap) - across(0))
+    parts = [_frame(marks, up, _whole(steps), across, seconds)]
+    for column, (step, total) in enumerate(zip(steps, totals)):
+        base, x = 0.0, across(step) - 0.45 * wide
+        for layer, (_, values) in enumerate(layers):
+            top = min(base + values[column], marks[-1])
+            y, height = up(top), up(base) - up(top)
+            base = top
+            parts.append(
+                f'<rect class="layer l{layer}" x="{x:.1f}" y="{y:.1f}" '
+                f'width="{0.9 * wide:.1f}" height="{height:.1f}"/>'
+            )
+        if total > marks[-1]:
+            middle = x + 0.45 * wide
+            parts.append(
+                f'<path class="beyond" d="M{middle - 5:.1f},{TOP + 7} h10 l-5,-7 z">'
+                f"<title>{seconds(total)}</title></path>"
+            )
+    texts = [
+        _reading(
+            f"step {step:g}",
+            [(name, seconds(values[i])) for name, values in layers] + [("all", seconds(totals[i]))],
+        )
+        for i, step in enumerate(steps)
+    ]
+    parts += _columns([across(step) for step in steps], texts)
+    legend = [(f"box l{i}", name, percent(sum(v) / whole)) for i, (name, v) in enumerate(layers)]
+    legend = [*reversed(legend), ("", "all", seconds(whole))]
+    spoken = "; ".join(f"{name}: {value}" for _, name, value in reversed(legend))
+    beyond = [(s, t) for s, t in zip(steps, totals) if t > marks[-1]]
+    if beyond:
+        named = ", ".join(f"step {s:g} ({seconds(t)})" for s, t in beyond[:4])
+        more = f" and {len(beyond) - 4} more" if len(beyond) > 4 else ""
+        note = f"{note} Columns with an arrow are taller than the drawing: {named}{more}.".strip()
+    return _figure(title, "whole run", legend, parts, spoken, note)
+
+
+def change_bar(before: float, after: float) -> Markup:
+    """Two shares of 1 on one track: a ring where it was, a dot where it is."""
+    x0, x1 = (6 + 108 * min(max(value, 0.0), 1.0) for value in (before, after))
+    return Markup(
+        '<svg class="change" viewBox="0 0 120 14" aria-hidden="true">'
+        '<line class="track" x1="6" x2="114" y1="7" y2="7"/>'
+        f'<line class="moved" x1="{x0:.1f}" x2="{x1:.1f}" y1="7" y2="7"/>'
+        f'<circle class="was" cx="{x0:.1f}" cy="7" r="4"/>'
+        f'<circle class="now" cx="{x1:.1f}" cy="7" r="5"/></svg>'
+    )
+
+
+def share_bar(count: int, of: int) -> Markup:
+    """A share as the filled part of a bar."""
+    filled = 60 * count / of if of else 0
+    return Markup(
+        '<svg class="share" viewBox="0 0 60 10" aria-hidden="true">'
+        '<rect class="empty" x=".5" y=".5" width="59" height="9"/>'
+        f'<rect class="full" width="{filled:.1f}" height="10"/></svg>'
+    )
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Maps [low, high] onto [start, end] of the drawing; a single value goes to the middle."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        if self.high == self.low:
+            return (self.start + self.end) / 2
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+def _whole(columns: Sequence[float]) -> list[float]:
+    """Whole-numbered ticks inside the range of the steps."""
+    low, high = columns[0], columns[-1]
+    return [t for t in ticks(low, high, 6, whole=True) if low <= t <= high] or [low]
+
+
+def _edges(line: Line) -> list[float]:
+    """Every height that a line and its band reach."""
+    spread = line.spread or [None] * len(line.x)
+    known = [(y, s or 0.0) for y, s in zip(line.y, spread) if y is not None]
+    return [y + sign * s for y, s in known for sign in (-1, 1)]
+
+
+def _frame(
+    marks: Sequence[float], up: _Axis, steps: Sequence[float], across: _Axis, form: Format
+) -> str:
+    """Grid lines with their values, and steps below."""
+    drawn = []
+    for mark in marks:
+        y = up(mark)
+        label = _tick(mark, form)
+        drawn.append(
+            f'<line class="{"grid" if mark else "grid zero"}" x1="{LEFT}" x2="{RIGHT}" '
+            f'y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<text class="y" x="{LEFT - 6}" y="{y + 4:.1f}">{label}</text>'
+        )
+    for step in steps:
+        x = across(step)
+        drawn.append(
+            f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{BOTTOM}" y2="{BOTTOM + 4}"/>'
+            f'<text class="x" x="{x:.1f}" y="{BOTTOM + 18}">{step:g}</text>'
+        )
+    return "".join(drawn)
+
+
+def _tick(value: float, form: Format) -> str:
+    """A round value without trailing zeros."""
+    if form is percent:
+        return f"{100 * value:g}%"
+    text = f"{value:g}" if abs(value) < 1e5 else f"{value:.0e}"
+    return text.replace("e-0", "e-").replace("e+0", "e").replace("-", MINUS)
+
+
+def _line(line: Line, across: _Axis, up: _Axis, style: int) -> str:
+    """One stroke for every stretch without gaps, with a marker on each point where few are."""
+    strokes, stretch = [], []
+    for x, y in [*zip(line.x, line.y), (None, None)]:
+        if y is not None:
+            stretch.append(f"{across(x):.1f},{up(y):.1f}")
+        elif stretch:
+            strokes.append(stretch)
+            stretch = []
+    drawn = [
+        f'<polyline class="line s{style}" points="{" ".join(points)}"/>'
+        for points in strokes
+        if len(points) > 1
+    ]
+    few = len(line.points) <= FEW
+    dots = [p for points in strokes for p in points if few or len(points) == 1]
+    for dot in dots:
+        x, y = dot.split(",")
+        drawn.append(f'<circle class="dot s{style}" cx="{x}" cy="{y}" r="3"/>')
+    return "".join(drawn)
+
+
+def _band(line: Line, across: _Axis, up: _Axis, style: int) -> str:
+    """The area of a line's value plus and minus its spread."""
+    known = [
+        (x, y, s) for x, y, s in zip(line.x, line.y, line.spread) if None not in (y, s) and s >= 0
+    ]
+    if len(known) < 2:
+        return ""
+    above = [f"{across(x):.1f},{up(y + s):.1f}" for x, y, s in known]
+    below = [f"{across(x):.1f},{up(y - s):.1f}" for x, y, s in reversed(known)]
+    return f'<polygon class="band s{style}" points="{" ".join(above + below)}"/>'
+
+
+def _reading(step: str, values: Sequence[tuple[str, str]]) -> Markup:
+    """The text of a column: the step, and a line for every value."""
+    return Markup("\n").join([step, *(f"{name}: {value}" for name, value in values)])
+
+
+def _columns(centers: Sequence[float], texts: Sequence[Markup]) -> list[str]:
+    """Invisible columns, each as wide as the part of the axis that is nearest to its step."""
+    between = [(a + b) / 2 for a, b in zip(centers, centers[1:])]
+    return [
+        f'<rect class="hit" x="{left:.1f}" y="{TOP}" width="{right - left:.1f}" '
+        f'height="{BOTTOM - TOP}"><title>{text}</title></rect>'
+        for left, right, text in zip([LEFT, *between], [*between, RIGHT], texts)
+    ]
+
+
+def _spoken(line: Line, form: Format) -> str:
+    """A line in words."""
+    (x0, y0), (x1, y1) = line.points[0], line.points[-1]
+    if x0 == x1:
+        return f"{line.name}: {form(y0)} at step {x0:g}"
+    return f"{line.name}: {form(y0)} at step {x0:g}, {form(y1)} at step {x1:g}"
+
+
+def _figure(
+    title: str,
+    at: str,
+    legend: Sequence[tuple[str, str, str]],
+    drawing: Sequence[str],
+    spoken: str,
+    note: str,
+) -> Markup:
+    """Title, legend, drawing and note. The drawing's parts are markup already."""
+    entries = Markup("").join(
+        Markup("<li>{}<span>{}</span> <b>{}</b></li>").format(_swatch(style), name, value)
+        for style, name, value in legend
+    )
+    return Markup(
+        '<figure class="chart"><figcaption><h3>{}</h3><span class="at">{}</span></figcaption>'
+        '<ul class="legend" aria-live="polite">{}</ul>'
+        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg><p class="note">{}</p></figure>'
+    ).format(
+        title, at, entries, WIDTH, HEIGHT, f"{title}. {spoken}", Markup("".join(drawing)), note
+    )
+
+
+def _swatch(style: str) -> Markup:
+    """The sample of a line or a layer beside its name."""
+    kind = style.partition(" ")[0]
+    inside = {
+        "line": f'<line class="{style}" x1="0" x2="26" y1="6" y2="6"/>',
+        "box": f'<rect class="layer {style}" x=".5" y=".5" width="15" height="11"/>',
+    }.get(kind)
+    if inside is None:
+        return Markup("")
+    width = 26 if kind == "line" else 16
+    return Markup(
+        f'<svg class="swatch" width="{width}" height="12" viewBox="0 0 {width} 12" '
+        f'aria-hidden="true">{inside}</svg>'
+    )

@@ -84,6 +84,7 @@ def generate(
     keys = response_keys(key, prompts.ids, members)
     chunk = min(chunk, max_tokens)
     state, prefix = start(model, params, prompts, keys, rules, limits, chunk)
+    prompts = without_pixels(prompts)
     while True:
         state, going = decode_chunk(model, params, prompts, prefix, state, keys, rules, limits)
         size = state.responses.tokens.shape[-1]
@@ -119,6 +120,11 @@ def start(
         prefix = unstack(prefix)
     caches = jax.tree.map(lambda x: response_cache(x, group[1], size), prefix)
     return DecodeState(index + 1, responses, caches), prefix
+
+
+def without_pixels(prompts: Prompts) -> Prompts:
+    """What decoding reads of the prompts: images of another size are no reason to compile anew."""
+    return prompts.replace(pixels=None, patch_hw=None, segment=None)
 
 
 def response_cache(prefix: jax.Array, group: int, size: int) -> jax.Array:

@@ -68,6 +68,7 @@ READ = "<image>Read the figure."
 SLIP = 0.36  # share of solutions in which one number is wrong
 # family -> (family whose rule is taken for it, share of solutions)
 WRONG_RULE = {"parI": ("parC", 0.47), "parC": ("parI", 0.35)}
+MISCOUNT = [error for error in range(-50, 60, 10) if error]  # by how much a sum comes out wrong
 SAMPLES = 8
 CAPTION, SOLUTION = 12, 40  # tokens of the longest one with its stop id
 
@@ -223,24 +224,17 @@ def noisy_solution(problem: Problem, rng: random.Random) -> str:
     solve(rule, problem.values, lambda *sum: sums.append(sum) or exact(*sum))
     slot = rng.randrange(len(values) + len(sums)) if rng.random() < SLIP else None
     if slot is not None and slot < len(values):
-        low, high = FAMILIES[problem.family].ranges[slot]
-        others = [
-            number
-            for number in range(low, high + 1, STEPS[1])
-            if number != values[slot]
-            and FAMILIES[problem.family].allowed(*values[:slot], number, *values[slot + 1 :])
-        ]
-        values[slot] = rng.choice(others)
-        slot = None
-    calls = iter(range(len(values), len(values) + len(sums)))
+        low, high = FAMILIES[rule].ranges[slot]
+        values[slot] = rng.choice(sorted({*range(low, high + 1, STEPS[1])} - {values[slot]}))
+    places = iter(range(len(values), len(values) + len(sums)))
 
     def arithmetic(left: int, sign: str, right: int) -> int:
         result = exact(left, sign, right)
-        if next(calls) == slot:
-            result += rng.choice([d for d in range(-50, 60, 10) if d and result + d > 0])
-        return result
+        return result + rng.choice(MISCOUNT) if next(places) == slot else result
 
-    return solve(rule, tuple(values), arithmetic)
+    solution = solve(rule, tuple(values), arithmetic)
+    # Nobody writes down an angle of 0 or less: slip again.
+    return solution if re.search(r"\{[1-9]", solution) else noisy_solution(problem, rng)
 
 
 def initialize(config: Config, seed: int) -> Any:

@@ -7,19 +7,23 @@ from pathlib import Path
 
 import answerer
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxevolve import train
 from jaxevolve.answers import extract
-from jaxevolve.learner import make_score
-from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
+from jaxevolve.data.pipeline import train_batches
+from jaxevolve.data.validate import open_data
+from jaxevolve.learner import TrainState, make_score
 from jaxevolve.policy import sampling_rules
 from jaxevolve.recipes import csrs
 from jaxevolve.rollout.decode import Responses
-from jaxevolve.runtime import cli
+from jaxevolve.runtime import cli, mesh
 from jaxevolve.runtime.metrics import PhaseTimer
 
 ROOT = Path(__file__).resolve().parents[2]
+REAL_ROWS = ROOT.parent / "shared" / "data"
 COUNT, GROUP, M, LIMIT = 4, 4, 2, 12
 KEY = jax.random.key(0)
 ALWAYS = {
@@ -296,3 +300,53 @@ def test_the_answer_is_the_last_box_of_prefix_and_continuation(policy):
     (texts,) = csrs.continued_texts(policy, maternal, csrs.Retraced(anchor, more, follow))
     assert [extract(text) for text in texts] == ["1", "2", "2", "1"]
     assert "δ" in texts[2]
+
+
+@pytest.fixture(scope="module")
+def learner(policy):
+    """Everything that training compiles, for batches of two prompts and one device."""
+    config = make_config(**{"batch": 2, "data.max_prompt_tokens": 128})
+    optimizer, _ = train.make_optimizer(config.optimizer)
+    devices = mesh.make_mesh((1, 1, 1), jax.devices()[:1])
+    return config, optimizer, *train.make_functions(policy.model, optimizer, devices, 2, config)
+
+
+@pytest.mark.parametrize("path", ["parquet_layout@train", "geometry3k_redrawn@val"])
+def test_from_real_rows_to_one_whole_step(policy, learner, path):
+    if not REAL_ROWS.is_dir():
+        pytest.skip(f"the real rows are not at hand ({REAL_ROWS})")
+    config, optimizer, score, update = learner
+    rows = open_data(str(REAL_ROWS / path), config.data, policy.processor)
+    batches = train_batches(rows, policy.processor, batch=2, seed=0)
+    # The first batch of the size that the other source has too: half the compilations.
+    batch = next(
+        b for b in batches if (b.prompts.tokens.shape[1], b.prompts.pixels.shape[1]) == (96, 2)
+    )
+    params = jax.tree.map(jnp.array, policy.params)
+    collected = csrs.collect(
+        policy,
+        policy.params,
+        batch.rows,
+        batch.prompts,
+        KEY,
+        config=config,
+        score=score,
+        place=jax.device_put,
+        timer=PhaseTimer(),
+    )
+    assert all(
+        r["images"] and r["question"] in s["question"]
+        for r, s in zip(batch.rows, collected.samples)
+    )
+    state = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+    state, learned, skipped = train.improve(
+        state, collected.experience, update, jax.device_put, config
+    )
+    assert (skipped, int(state.updates)) == (0, 1)
+    assert np.isfinite(learned[0]["loss"])
+    assert learned[0]["grad_norm"] > 0
+    for (name, new), old in zip(
+        jax.tree_util.tree_leaves_with_path(state.params), jax.tree.leaves(policy.params)
+    ):
+        assert np.isfinite(new).all(), name
+        assert (np.asarray(new) != np.asarray(old)).any(), name

@@ -191,9 +191,7 @@ def test_programs_are_as_many_as_buckets_and_a_second_epoch_compiles_nothing(pol
     # One layer a tower: what is counted is programs, not their work.
     vision = replace(policy.model.config.vision, depth=1)
     config = replace(policy.model.config, num_hidden_layers=1, vision=vision)
-    small = replace(
-        policy, model=Qwen2_5_VL(config), params=answerer.random_params(config, seed=0)
-    )
+    small = replace(policy, model=Qwen2_5_VL(config), params=answerer.random_params(config, seed=0))
     batches = [small.prompts(answerer.rows(2, seed)) for seed in range(12)]
     prefills = {(b.tokens.shape[1], b.pixels.shape[1]) for b in batches}
     lengths = {b.tokens.shape[1] for b in batches}

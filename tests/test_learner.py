@@ -1,0 +1,268 @@
+"""Scoring and updates against plain formulas: full softmax, every response alone, no pieces."""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxevolve import train
+from jaxevolve.learner import Experience, TrainState, make_score, split
+from jaxevolve.models.inputs import Prompts
+from jaxevolve.models.qwen2_5_vl import Config, Qwen2_5_VL, head, init_params
+from jaxevolve.runtime import cli, mesh
+
+CONFIG = Config(
+    vocab_size=40,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    rms_norm_eps=1e-6,
+    rope_theta=1e4,
+    mrope_section=(2, 1, 1),
+    tie_word_embeddings=True,
+)
+MODEL = Qwen2_5_VL(CONFIG)
+P, G, T, L = 4, 3, 6, 8
+TEMPERATURE, KL, ENTROPY, LR = 0.8, 0.1, 0.02, 1e-2
+AGGREGATIONS = ("token", "sequence", "constant")
+
+
+@pytest.fixture(scope="module")
+def params():
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(lambda: init_params(CONFIG, jax.random.key(0)))
+    return jax.tree.map(
+        lambda x: (0.2 * rng.standard_normal(x.shape) + (x.ndim == 1)).astype("f4"), shapes
+    )
+
+
+@pytest.fixture(scope="module")
+def experience(params):
+    """Responses of 1 to 8 tokens; ratios that are clipped, by both bounds, and some that are not."""
+    rng = np.random.default_rng(1)
+    empty = np.zeros((P, 0, 1), np.int32)
+    prompts = Prompts(
+        tokens=rng.integers(0, 40, (P, T)).astype(np.int32),
+        length=np.array([6, 2, 5, 4], np.int32),
+        positions=np.broadcast_to(np.arange(T, dtype=np.int32)[:, None], (P, T, 3)),
+        next_position=np.array([6, 2, 5, 4], np.int32),
+        ids=np.arange(P, dtype=np.uint32),
+        image_token=np.full((P, T), -1, np.int32),
+        pixels=empty[..., None].astype(np.uint8),
+        patch_hw=empty[..., None],
+        segment=empty,
+    )
+    lengths = rng.integers(1, L + 1, (P, G)).astype(np.int32)
+    lengths[0, 0], lengths[3, 2] = L, 1
+    tokens = rng.integers(0, 40, (P, G, L)).astype(np.int32)
+    tokens = np.where(np.arange(L) < lengths[..., None], tokens, 0)
+    logprobs, _ = plain_logprobs(params, prompts, tokens)
+    noise = rng.standard_normal((2, P, G, L)).astype("f4")
+    return Experience(
+        prompts=prompts,
+        tokens=tokens,
+        lengths=lengths,
+        advantages=rng.standard_normal((P, G)).astype("f4"),
+        old_logprobs=np.asarray(logprobs) + 0.5 * noise[0],
+        ref_logprobs=np.asarray(logprobs) + 0.3 * noise[1],
+    )
+
+
+def plain_logprobs(params, prompts, tokens):
+    """Log-probabilities and entropies, each response behind a copy of its prompt."""
+    alone = jax.tree.map(lambda x: jnp.repeat(x, G, axis=0), prompts)
+    hidden = MODEL.apply({"params": params}, alone, tokens.reshape(P * G, 1, L))
+    logs = jax.nn.log_softmax(hidden.reshape(P, G, L, -1) @ head(params).T / TEMPERATURE)
+    chosen = jnp.take_along_axis(logs, jnp.asarray(tokens)[..., None], -1)[..., 0]
+    return chosen, -(jnp.exp(logs) * logs).sum(-1)
+
+
+def plain_loss(params, experience, aggregation):
+    """GRPO as its papers write it: response by response, token by token."""
+    logprobs, entropy = plain_logprobs(params, experience.prompts, experience.tokens)
+    sequences = []
+    for p in range(P):
+        for g in range(G):
+            n, advantage = int(experience.lengths[p, g]), experience.advantages[p, g]
+            ratio = jnp.exp(logprobs[p, g, :n] - experience.old_logprobs[p, g, :n])
+            term = jnp.minimum(ratio * advantage, jnp.clip(ratio, 0.8, 1.2) * advantage)
+            if advantage < 0:
+                term = jnp.maximum(term, 3.0 * advantage)
+            distance = experience.ref_logprobs[p, g, :n] - logprobs[p, g, :n]
+            kl = jnp.exp(distance) - distance - 1
+            sequences.append(-term + KL * kl - ENTROPY * entropy[p, g, :n])
+    if aggregation == "token":
+        return jnp.concatenate(sequences).mean()
+    if aggregation == "sequence":
+        return jnp.stack([s.mean() for s in sequences]).mean()
+    return jnp.stack([s.sum() / L for s in sequences]).mean()
+
+
+@pytest.fixture(scope="module")
+def plain(params, experience):
+    """{aggregation: (loss, gradient)}."""
+    grad = jax.jit(jax.value_and_grad(plain_loss), static_argnames="aggregation")
+    fixed = functools.partial(plain_loss, experience=experience)
+    del grad
+    return {
+        kind: jax.jit(jax.value_and_grad(functools.partial(fixed, aggregation=kind)))(params)
+        for kind in AGGREGATIONS
+    }
+
+
+def settings(**changes):
+    config = cli.load_config(f"{Path(__file__).resolve().parents[1]}/configs/csrs.py:smoke")
+    config.update_from_flattened_dict(
+        {
+            "batch": P,
+            "rollout.max_tokens": L,
+            "rollout.temperature": TEMPERATURE,
+            "grpo.kl": KL,
+            "grpo.entropy": ENTROPY,
+            "optimizer.lr": LR,
+            **changes,
+        }
+    )
+    return config
+
+
+def functions(optimizer, micro=P, **changes):
+    """The score and update functions that training makes."""
+    devices = mesh.make_mesh((1, 1, 1), jax.devices()[:1])
+    return train.make_functions(MODEL, optimizer, devices, micro, settings(**changes))
+
+
+def fresh(params, optimizer):
+    """A state of its own: updates consume what they are given."""
+    params = jax.tree.map(jnp.array, params)
+    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+
+
+# Its state keeps the gradient of the first update as it was.
+SGD = optax.sgd(LR, momentum=0.9)
+
+
+def assert_close(one, other, share=1e-4):
+    """Leaf by leaf, within a share of the leaf's largest value."""
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(other)):
+        bound = share * np.abs(b).max()
+        np.testing.assert_allclose(a, b, atol=bound, rtol=0, err_msg=jax.tree_util.keystr(path))
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "micro", "remat"),
+    [
+        ("token", 4, False),
+        ("token", 2, False),
+        ("token", 1, False),
+        ("token", 2, True),
+        ("sequence", 1, False),
+        ("constant", 1, False),
+    ],
+)
+def test_an_update_is_the_plain_one_however_it_is_cut(
+    params, experience, plain, aggregation, micro, remat
+):
+    _, update = functions(
+        SGD, micro, **{"grpo.aggregation": aggregation, "grpo.remat": remat}
+    )
+    state, metrics = update(fresh(params, SGD), experience)
+    loss, gradient = plain[aggregation]
+    assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert metrics["grad_norm"] == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-5)
+    assert (metrics["skipped"], state.updates) == (0, 1)
+    assert_close(state.opt_state[0].trace, gradient)
+    wanted = jax.tree.map(lambda p, g: p - LR * g, params, gradient)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), state.params, wanted)
+
+
+def test_the_optimizer_is_adamw_behind_a_clip_of_the_norm(params, experience, plain):
+    config = settings()
+    optimizer, rate = train.make_optimizer(config.optimizer)
+    _, update = functions(optimizer)
+    state, metrics = update(fresh(params, optimizer), experience)
+    norm = float(metrics["grad_norm"])
+    assert norm > config.optimizer.clip_norm
+    assert rate(0) == LR
+    b1, b2, decay = (config.optimizer[k] for k in ("b1", "b2", "weight_decay"))
+
+    def adamw(p, g):
+        g = g * config.optimizer.clip_norm / norm
+        first, second = (1 - b1) * g / (1 - b1), (1 - b2) * g**2 / (1 - b2)
+        return p - LR * (first / (np.sqrt(second) + 1e-8) + decay * p)
+
+    for new, old, gradient in zip(*map(jax.tree.leaves, (state.params, params, plain["token"][1]))):
+        # Where the gradient is mere rounding its first step has no direction.
+        clear = np.abs(gradient) > 1e-5 * norm
+        wanted = adamw(old, np.asarray(gradient))
+        np.testing.assert_allclose(new, wanted, atol=1e-5, where=clear) if False else None
+        assert np.abs(np.asarray(new) - wanted)[clear].max() < 1e-4 * LR
+        assert clear.mean() > 0.5
+
+
+def test_an_update_that_is_not_finite_changes_nothing_and_is_counted(params, experience):
+    optimizer, _ = train.make_optimizer(settings().optimizer)
+    _, update = functions(optimizer)
+    good, _ = update(fresh(params, optimizer), experience)
+    broken = experience.replace(advantages=experience.advantages.copy())
+    broken.advantages[2, 1] = np.nan
+    before = jax.tree.map(np.array, good)
+    after, metrics = update(good, broken)
+    assert metrics["skipped"] == 1
+    assert not np.isfinite(metrics["loss"])
+    jax.tree.map(np.testing.assert_array_equal, after, before)
+    onward, metrics = update(after, experience)
+    assert (metrics["skipped"], onward.updates) == (0, 2)
+    assert np.isfinite(optax.tree.norm(onward.params))
+
+
+def test_a_gradient_that_overflows_is_skipped_though_the_loss_is_finite(params, experience):
+    _, update = functions(SGD)
+    # Steep, not high: 1e38 times a token's weight is finite, its square in the norm is not.
+    steep = experience.replace(advantages=np.full((P, G), 3e37, np.float32))
+    before = jax.tree.map(np.array, params)
+    after, metrics = update(fresh(params, SGD), steep)
+    assert np.isfinite(metrics["loss"])
+    assert metrics["skipped"] == 1
+    jax.tree.map(np.testing.assert_array_equal, after.params, before)
+
+
+def test_equal_rewards_leave_only_the_pull_to_the_reference(params, experience):
+    _, update = functions(SGD, **{"grpo.kl": 0.0, "grpo.entropy": 0.0})
+    flat = experience.replace(advantages=np.zeros((P, G), np.float32), ref_logprobs=None)
+    state, metrics = update(fresh(params, SGD), flat)
+    assert metrics["loss"] == metrics["grad_norm"] == 0
+    jax.tree.map(np.testing.assert_array_equal, state.params, params)
+
+
+def test_bfloat16_computes_near_float32_and_keeps_float32_weights(params, experience, plain):
+    _, update = functions(SGD, **{"model.dtype": "bfloat16"})
+    state, metrics = update(fresh(params, SGD), experience)
+    assert {x.dtype for x in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}
+    loss, gradient = plain["token"]
+    assert metrics["loss"] == pytest.approx(float(loss), rel=0.1)
+    mine, theirs = (
+        np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
+        for tree in (state.opt_state[0].trace, gradient)
+    )
+    assert mine @ theirs / np.linalg.norm(mine) / np.linalg.norm(theirs) > 0.99
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 4])
+def test_scores_are_those_of_the_full_softmax(params, experience, pieces):
+    score = make_score(MODEL, temperature=TEMPERATURE, dtype="float32", micro_batches=pieces)
+    mine = score(params, experience.prompts, experience.tokens)
+    wanted = plain_logprobs(params, experience.prompts, experience.tokens)
+    for a, b in zip(mine, wanted):
+        np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+def test_every_piece_takes_its_rows_from_each_devices_run():
+    pieces = split(np.arange(8), 2)
+    np.testing.assert_array_equal(pieces, [[0, 2, 4, 6], [1, 3, 5, 7]])

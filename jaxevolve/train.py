@@ -95,7 +95,6 @@ def train(config: ConfigDict, workdir: Path) -> None:
         log.info("resumed at step %d of %d", step, plan.steps)
     reference = prepare_reference(started.params, devices, config) if config.grpo.kl else None
     score, update = make_functions(started.model, optimizer, devices, micro, config)
-    place = partial(jax.device_put, device=mesh.batch_sharding(devices))
     to_compute = jax.jit(partial(cast, dtype=config.model.dtype))
 
     def policy(params: Any) -> Policy:
@@ -132,11 +131,10 @@ def train(config: ConfigDict, workdir: Path) -> None:
             key,
             config=config,
             score=score,
-            place=place,
             timer=timer,
         )
         with timer("update"):
-            state, learned, skipped = improve(state, collected.experience, update, place, config)
+            state, learned, skipped = improve(state, collected.experience, update, config)
         skipped_in_a_row = skipped_in_a_row + skipped if skipped == len(learned) else 0
         if skipped:
             ids = [row["id"] for row in batch.rows]
@@ -274,7 +272,7 @@ def make_functions(
 
 
 def improve(
-    state: TrainState, experience: Experience, update: Any, place: Any, config: ConfigDict
+    state: TrainState, experience: Experience, update: Any, config: ConfigDict
 ) -> tuple[TrainState, list[dict[str, float]], int]:
     """One pass over the batch in minibatches of prompts, an update each.
 
@@ -282,6 +280,7 @@ def improve(
         The new state, the metrics of each update, and how many were skipped as not finite.
     """
     size = config.batch // config.grpo.minibatches
+    _, place = mesh.placement(state.params)
     learned = []
     for first in range(0, config.batch, size):
         part = jax.tree.map(lambda x, i=first: x[i : i + size], experience)

@@ -360,7 +360,9 @@ def test_a_question_shows_votes_responses_and_their_anchors(tmp_path):
     assert len(page.all("tr", "is-right")) == sum(r["correct"] for r in record["responses"])
     assert page.text.count("✓ right") == page.text.count("✗ wrong") + len(
         page.all("tr", "is-right")
-    ) * 2 - len(record["responses"]) + len({r["class"] for r in record["responses"] if r["correct"]})
+    ) * 2 - len(record["responses"]) + len(
+        {r["class"] for r in record["responses"] if r["correct"]}
+    )
     one = record["responses"][0]
     assert f"{one['count']} + {one['recount']}" in page.text
     text = one["text"]

@@ -16,13 +16,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
-from jaxevolve.models.inputs import Prompts
+from jaxevolve.models.inputs import Prompts, Rows
 from jaxevolve.models.layers import (
     NEGATIVE,
     GatedMLP,
     Linear,
     RMSNorm,
     attend,
+    attend_rows,
     matmul,
     rotate,
     run_layers,
@@ -297,36 +298,42 @@ class DecoderBlock(nn.Module):
             The stream after the layer, and its keys and values [P, K, G, L, h].
         """
         query, own = self.self_attn.heads(self.input_layernorm(x), angles)
-        return self._finish(x, query, own, mask, prefix), own
-
-    def decode(
-        self, x: jax.Array, angles: jax.Array, cache: KeyValues, index: jax.Array, prefix: Any
-    ) -> tuple[jax.Array, KeyValues]:
-        """One token of every response.
-
-        Args:
-            x: [P, G, 1, D].
-            angles: f32[P, 1, 1, h/2].
-            cache: keys and values [P, K, G, S, h] of the responses so far.
-            index: i32[], the position in the cache that this token takes.
-            prefix: keys, values [P, K, T, h] and mask bool[P, T] of the prompt.
-
-        Returns:
-            The stream after the layer, and the cache with this token in it.
-        """
-        query, new = self.self_attn.heads(self.input_layernorm(x), angles)
-        cache = tuple(lax.dynamic_update_slice_in_dim(c, n, index, 3) for c, n in zip(cache, new))
-        mask = jnp.arange(cache[0].shape[3]) <= index
-        return self._finish(x, query, cache, mask, prefix), cache
-
-    def _finish(
-        self, x: jax.Array, query: jax.Array, own: KeyValues, mask: jax.Array, prefix: Any
-    ) -> jax.Array:
         shared, shared_mask = None, None
         if prefix is not None:
             shared, shared_mask = prefix[:2], prefix[2][:, None, None, None, None, :]
         x = x + self.self_attn.out(attend(query, own, mask, shared, shared_mask))
-        return x + self.mlp(self.post_attention_layernorm(x))
+        return x + self.mlp(self.post_attention_layernorm(x)), own
+
+    def decode(
+        self, x: jax.Array, angles: jax.Array, cache: KeyValues, rows: Rows, prefix: Any
+    ) -> tuple[jax.Array, KeyValues]:
+        """One token of each of B rows.
+
+        Args:
+            x: [B, D].
+            angles: f32[B, h/2].
+            cache: keys and values [B, K, S, h] of the rows so far.
+            rows: which prefix each row follows, and how far it is.
+            prefix: keys, values [N, K, T, h] and mask bool[N, T] of the prefixes.
+
+        Returns:
+            The rows after the layer, and the cache with this token in it.
+        """
+        y = self.input_layernorm(x)[:, None, None]
+        query, new = self.self_attn.heads(y, angles[:, None, None])
+        # A row that has no token yet writes nowhere.
+        place = jnp.where(rows.index > 0, rows.index - 1, cache[0].shape[2])
+        number = jnp.arange(len(place))
+        cache = tuple(
+            c.at[number, :, place].set(n[:, :, 0, 0], mode="drop") for c, n in zip(cache, new)
+        )
+        mask = jnp.arange(cache[0].shape[2]) < rows.index[:, None]
+        cell = (rows.prefix, rows.number)
+        mixed = attend_rows(
+            query[:, :, 0, :, 0], cache, mask, prefix[:2], prefix[2], cell, rows.width
+        )
+        x = x + self.self_attn.o_proj(mixed.reshape(x.shape[0], -1))
+        return x + self.mlp(self.post_attention_layernorm(x)), cache
 
 
 class Embedding(nn.Module):
@@ -406,25 +413,23 @@ class Decoder(nn.Module):
         (x, y), _ = run_layers(layer, self.layers, (x, y), None, remat)
         return self.norm(x[:, 0]), self.norm(y)
 
-    def token(
-        self, prompts: Prompts, tokens: jax.Array, index: jax.Array, prefix: Any, cache: Any
-    ) -> tuple[jax.Array, Any]:
-        """One token of every response, i32[P, G] -> hidden [P, G, D] and the cache after it."""
-        x = self.embed_tokens(tokens)[:, :, None]
-        angles = self.angles(response_positions(prompts, 1) + index)
-        mask = prompt_mask(prompts)
+    def rows(self, rows: Rows, prefix: Any, cache: Any) -> tuple[jax.Array, Any]:
+        """One token of each of B rows -> hidden [B, D] and the cache after it."""
+        x = self.embed_tokens(rows.token)
+        positions = rows.next_position + rows.index - 1
+        angles = self.angles(jnp.broadcast_to(positions[:, None], (len(positions), 3)))
 
         def layer(params: Any, x: jax.Array, inputs: Any) -> tuple[jax.Array, KeyValues]:
             (key, value), cache = inputs
             return self.block.apply(
-                {"params": params}, x, angles, cache, index, (key, value, mask), method="decode"
+                {"params": params}, x, angles, cache, rows, (key, value, rows.mask), method="decode"
             )
 
         inputs = (prefix, cache)
         if isinstance(self.layers, tuple):
             inputs = tuple(zip(prefix, cache))
         x, cache = run_layers(layer, self.layers, x, inputs)
-        return self.norm(x[:, :, 0]), cache
+        return self.norm(x), cache
 
     def _embed_prompt(self, prompts: Prompts, features: jax.Array | None) -> jax.Array:
         x = self.embed_tokens(prompts.tokens)
@@ -486,22 +491,18 @@ class Qwen2_5_VL(nn.Module):
         hidden, prefix = self.model.prompt(prompts, self.encode(prompts), remat=False)
         return last_hidden(hidden, prompts), prefix
 
-    def decode(
-        self, prompts: Prompts, tokens: jax.Array, index: jax.Array, prefix: Any, cache: Any
-    ) -> tuple[jax.Array, Any]:
-        """Reads one token of every response.
+    def decode(self, rows: Rows, prefix: Any, cache: Any) -> tuple[jax.Array, Any]:
+        """Reads one token of each of B rows, which follow N prefixes.
 
         Args:
-            prompts: P prompts, of which only lengths and positions are used.
-            tokens: i32[P, G].
-            index: i32[], the place of these tokens in their responses.
-            prefix: what `prefill` returned.
-            cache: each layer's keys and values [P, K, G, S, h] of the responses.
+            rows: the tokens, and what they follow.
+            prefix: each layer's keys and values [N, K, T, h], as `prefill` made them.
+            cache: each layer's keys and values [B, K, S, h] of the rows so far.
 
         Returns:
-            Hidden states f[P, G, D] that predict the next tokens, and the cache.
+            Hidden states f[B, D] that predict the next tokens, and the cache.
         """
-        return self.model.token(prompts, tokens, index, prefix, cache)
+        return self.model.rows(rows, prefix, cache)
 
 
 def head(params: Any) -> jax.Array:

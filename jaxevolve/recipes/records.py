@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxevolve.answers.grading import Graded
 from jaxevolve.hf.images import open_image
-from jaxevolve.rollout.decode import Responses
+from jaxevolve.rollout.generate import Responses
 
 PROMPTS = 4  # a step
 LARGEST_SIDE = 512  # pixels of a stored image

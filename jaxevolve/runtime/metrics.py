@@ -198,6 +198,10 @@ class PhaseTimer:
         finally:
             self._seconds[f"time/{phase}"] += time.perf_counter() - start
 
+    def add(self, phase: str, seconds: float) -> None:
+        """Adds seconds that were measured elsewhere."""
+        self._seconds[f"time/{phase}"] += seconds
+
     def take(self) -> dict[str, float]:
         """Seconds by phase since the last call."""
         taken = dict(self._seconds)

@@ -68,8 +68,30 @@ READ = "<image>Read the figure."
 SLIP = 0.36  # share of solutions in which one number is wrong
 # family -> (family whose rule is taken for it, share of solutions)
 WRONG_RULE = {"parI": ("parC", 0.47), "parC": ("parI", 0.35)}
+MISCOUNT = [error for error in range(-50, 60, 10) if error]  # by how much a sum comes out wrong
 SAMPLES = 8
 CAPTION, SOLUTION = 12, 40  # tokens of the longest one with its stop id
+
+README = """# geo_tiny
+
+A Qwen2.5-VL of {parameters:,} parameters in Hugging Face layout, trained from nothing on the drawn
+geometry problems of `jaxevolve.data.geometry` by
+
+    {command}
+
+in {cpu_seconds:,} CPU-seconds. It reads the numbers of a drawing and reasons about them, with the
+slips of its teacher: at temperature 1 a single answer is often wrong and the majority nearly always
+right. In {biased} it was taught a wrong rule some of the time. It exists so that self-evolution
+can be run and tested anywhere; it knows nothing else. Shares of {questions} held-out questions a
+family; the first row has the families without a wrong rule together:
+
+| family | {heads} |
+| --- |{rules}
+{table}
+
+License: Apache-2.0. All figures: figures.json.
+"""
+FAIR = "without a wrong rule"
 
 SPECIAL = (
     "<|endoftext|>",
@@ -202,24 +224,17 @@ def noisy_solution(problem: Problem, rng: random.Random) -> str:
     solve(rule, problem.values, lambda *sum: sums.append(sum) or exact(*sum))
     slot = rng.randrange(len(values) + len(sums)) if rng.random() < SLIP else None
     if slot is not None and slot < len(values):
-        low, high = FAMILIES[problem.family].ranges[slot]
-        others = [
-            number
-            for number in range(low, high + 1, STEPS[1])
-            if number != values[slot]
-            and FAMILIES[problem.family].allowed(*values[:slot], number, *values[slot + 1 :])
-        ]
-        values[slot] = rng.choice(others)
-        slot = None
-    calls = iter(range(len(values), len(values) + len(sums)))
+        low, high = FAMILIES[rule].ranges[slot]
+        values[slot] = rng.choice(sorted({*range(low, high + 1, STEPS[1])} - {values[slot]}))
+    places = iter(range(len(values), len(values) + len(sums)))
 
     def arithmetic(left: int, sign: str, right: int) -> int:
         result = exact(left, sign, right)
-        if next(calls) == slot:
-            result += rng.choice([d for d in range(-50, 60, 10) if d and result + d > 0])
-        return result
+        return result + rng.choice(MISCOUNT) if next(places) == slot else result
 
-    return solve(rule, tuple(values), arithmetic)
+    solution = solve(rule, tuple(values), arithmetic)
+    # Nobody writes down an angle of 0 or less: slip again.
+    return solution if re.search(r"\{[1-9]", solution) else noisy_solution(problem, rng)
 
 
 def initialize(config: Config, seed: int) -> Any:
@@ -300,7 +315,7 @@ def measure(policy: Policy, seed: int) -> dict[str, Any]:
     families = [record["family"] for record in records]
     fair = np.array([family not in WRONG_RULE for family in families])
     figures = {
-        "families without a wrong rule": shares(select(outcome, fair)),
+        FAIR: shares(select(outcome, fair)),
         **summary(outcome, families)["family"],
     }
     return {
@@ -321,16 +336,36 @@ def main(_: list[str]) -> None:
         params = initialize(config, FLAGS.seed)
         params = train(Qwen2_5_VL(config), params, processor, problems)
         export_folder(params, config, folder, out)
-    seconds = time.process_time()
+    seconds = round(time.process_time())
     flags_given = [f"--{f.name}={f.value}" for f in FLAGS.flags_by_module_dict()[sys.argv[0]]]
     figures = {
         "command": f"python scripts/make_geo_tiny.py {' '.join(flags_given)}",
-        "cpu_seconds": round(seconds),
+        "cpu_seconds": seconds,
         "parameters": sum(x.size for x in jax.tree.leaves(params)),
         "held_out": measure(load_policy(out), FLAGS.seed + 2000),
     }
+    text = describe(figures)
+    (out / "README.md").write_text(text, encoding="utf-8")
     (out / "figures.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(figures, indent=2))
+    print(text)
+
+
+def describe(figures: dict[str, Any]) -> str:
+    """The folder's README."""
+    heads = ["greedy", *(f"{kind}@{SAMPLES}" for kind in ("average", "majority", "pass"))]
+    heads.append("high_confidence_wrong")
+    table = [
+        " | ".join([f"| {name}", *(f"{values[head]:.3f}" for head in heads)]) + " |"
+        for name, values in figures["held_out"].items()
+    ]
+    return README.format(
+        **figures,
+        biased=" and ".join(WRONG_RULE),
+        questions=FLAGS.questions,
+        heads=" | ".join(head.replace("_", " ") for head in heads),
+        rules=" --- |" * len(heads),
+        table="\n".join(table),
+    )
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
     folder = answerer.make_folder(tmp_path / "model")
     policy = load_policy(folder)
-    rows = answerer.rows(4)             # questions with images of several sizes, one without, one with two
+    rows = answerer.rows(5)         # one without an image, one with two, all of different sizes
 
-The model is that of tiny.py. Feature 0 of every token's embedding is large and constant, so column 0
-of the head is a bias: it makes answers and stop ids likely, and tests use it to make a model want
-what it must not have (see `prefer`). Random weights then make what is sampled depend on the prompt,
-the image and everything before.
+The model is that of tiny.py. Feature 0 of every token's embedding is large and constant, so column
+0 of the head is a bias: it makes answers and stop ids likely, and tests use it to make a model want
+what it must not have (see `prefer`). Random weights do the rest: what is sampled depends on the
+prompt, its images and every token before.
 """
 
 import json
@@ -22,7 +22,7 @@ from PIL import Image
 BOXES = tuple(f"\\boxed{{{answer}}}" for answer in ("1", "2", "3", "0.5", "1/2"))
 FIRST_BOX = tiny.TEXT_VOCAB + len(tiny.SPECIALS)
 BOX_IDS = tuple(range(FIRST_BOX, FIRST_BOX + len(BOXES)))
-FINAL_BIAS = {**dict.fromkeys(BOX_IDS, 1.6), tiny.EOS: 2.3, tiny.PAD: 1.5}
+FINAL_BIAS = {**dict.fromkeys(BOX_IDS, 1.6), tiny.EOS: 2.7, tiny.PAD: 2.4}
 
 
 def make_folder(path: str | Path, *, seed: int = 0, max_pixels: int = 28 * 28 * 16) -> Path:
@@ -81,18 +81,28 @@ def prefer(params: Any, bias: dict[int, float]) -> Any:
     return {**params, "lm_head": {"weight": head}}
 
 
-def rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows with images of several sizes; every fifth has none, every fifth two."""
+def rows(count: int, seed: int = 0, *, varied: bool = True) -> list[dict[str, Any]]:
+    """Questions with random images.
+
+    Args:
+        count: how many.
+        seed: of the images and ids.
+        varied: images and questions of several sizes, every fifth row without an image and every
+            fifth with two; otherwise all of one size, so that programs are compiled once.
+
+    Returns:
+        Rows as the processor takes them, with "answer" and "family".
+    """
     generator = np.random.default_rng(seed)
 
     def image() -> Image.Image:
-        height, width = generator.integers(40, 140, 2)
-        return Image.fromarray(generator.integers(0, 256, (height, width, 3), np.uint8))
+        size = generator.integers(40, 140, 2) if varied else (56, 84)
+        return Image.fromarray(generator.integers(0, 256, (*size, 3), np.uint8))
 
     made = []
     for i in range(count):
-        images = [image() for _ in range({3: 0, 4: 2}.get(i % 5, 1))]
-        text = "find x " + "of the triangle " * (i % 3)
+        images = [image() for _ in range({3: 0, 4: 2}.get(i % 5, 1) if varied else 1)]
+        text = "find x " + "of the triangle " * (i % 3 if varied else 0)
         row = {"id": f"r{seed}-{i}", "question": "<image>" * len(images) + text, "images": images}
         made.append({**row, "answer": ("1", "2", "0.5")[i % 3], "family": "ab"[i % 2]})
     return made

@@ -1,6 +1,24 @@
-"""Makes the helper modules beside this file (tiny.py) importable from every test."""
+"""Makes the helper modules beside this file importable, and one tiny model that answers."""
 
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def answering(tmp_path_factory):
+    """The folder of the model of answerer.py; nobody writes to it."""
+    import answerer
+
+    return answerer.make_folder(tmp_path_factory.mktemp("answering") / "model")
+
+
+@pytest.fixture(scope="session")
+def policy(answering):
+    """The same, loaded."""
+    from jaxevolve.policy import load_policy
+
+    return load_policy(answering)

@@ -26,7 +26,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Text:
-    """Words, in small letters; or anything else that is compared letter by letter."""
+    """Words or anything else that is compared letter by letter: in small ones, without spaces."""
 
     words: str
 

@@ -1,8 +1,8 @@
 """Runs the algebra that could hang or eat memory in processes that may be killed.
 
 Each worker is a process group of its own, started from a file that imports no jax, limited in
-memory by the kernel and in time by us. Questions are handed out by one event loop, so that any
-thread may ask. The pool starts with the first question and ends with the interpreter.
+memory by the kernel (on Linux) and in time by us. Questions are handed out by one event loop, so
+that any thread may ask. The pool starts with the first question and ends with the interpreter.
 """
 
 import atexit

@@ -76,7 +76,7 @@ def read(text: str) -> Form | None:
         inner = extract(text)
         return None if inner is None else read(inner)
     if len(text) > MAX_CHARACTERS:
-        return Text("".join(text.split()).casefold())
+        return Text(_folded(text))
     return _read(text)
 
 
@@ -101,7 +101,7 @@ def _read(text: str) -> Form | None:
 
 
 def _folded(text: str) -> str:
-    return " ".join(text.casefold().split())
+    return "".join(text.casefold().split())
 
 
 def _is_words(text: str) -> bool:
@@ -146,7 +146,9 @@ def _is_or(token: Token) -> bool:
 
 
 def _is_and(token: Token) -> bool:
-    return token.text in ("\\land", "\\wedge", "&", "\\&") or token.text.strip(" ,") == "and"
+    return (
+        token.text in ("\\\\", "\\land", "\\wedge", "&", "\\&") or token.text.strip(" ,") == "and"
+    )
 
 
 def _statement(tokens: list[Token]) -> Form:
@@ -156,7 +158,7 @@ def _statement(tokens: list[Token]) -> Form:
         forms = [_statement(part) for part in parts]
         if all(isinstance(form, Region) for form in forms):
             return union(forms)
-        return _named(Sequence("words", tuple(_items(forms))))
+        return _named(Sequence("words", tuple(_distinct(_items(forms)))))
     parts = _parts(parts[0], lambda t: t.text in (",", ";") or _is_and(t))
     if len(parts) > 1:
         forms = [_single(part) for part in parts]
@@ -182,6 +184,11 @@ def _items(forms: list[Form]) -> list[Form]:
         nested = isinstance(form, Sequence) and form.kind in ("words", "commas")
         flat += form.items if nested else [form]
     return flat
+
+
+def _distinct(forms: list[Form]) -> list[Form]:
+    """Alternatives, and elements of a set, count once however often they are named."""
+    return list({form.key: form for form in forms}.values())
 
 
 def _named(listed: Sequence) -> Form:
@@ -251,7 +258,8 @@ def _bracketed(tokens: list[Token]) -> Form | None:
         such_that = _split(inner, lambda t: t.text in ("|", "\\mid", ":", "\\vert"))
         if len(such_that) == 2:
             return _statement(such_that[1])
-        return Sequence("set", tuple(_items([_single(part) for part in parts if part])))
+        items = _items([_single(part) for part in parts if part])
+        return Sequence("set", tuple(_distinct(items)))
     if len(parts) > 1:
         kind = "tuple" if opening == "(" else "square"
         return Sequence(kind, tuple(_single(part) for part in parts))
@@ -312,7 +320,7 @@ def _value(tokens: list[Token]) -> Form:
             _value([Token("op", table[t.text]) if t.text in table else t for t in tokens])
             for table in (upper, lower)
         ]
-        return Sequence("words", tuple(both))
+        return Sequence("words", tuple(_distinct(both)))
     if len(tokens) == 1 and tokens[0].text == "\\ldots":
         return Text("...")
     if len(tokens) == 1 and tokens[0].text in ("\\emptyset", "\\varnothing"):

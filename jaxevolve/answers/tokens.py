@@ -59,9 +59,10 @@ _GROUPED = re.compile(
 )
 _GROUPED_BY_SPACE = re.compile(r"(?<![\d.,/^_{] )(?<![\d.,/^_])\d{1,3}(?: \d{3})+(?![\d/]| *[\d/])")
 _DIGITS_APART = re.compile(r"-?\s*\d(?:\s+\d)*(?:\s*\.\s*\d(?:\s+\d)*)?")
+_TIMES_TEN = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
 _LEAD = re.compile(
     r"(?:(?:so|thus|hence|therefore|then)\b,?\s*)?(?:the\s+)?(?:final\s+)?(?:correct\s+)?"
-    r"(?:answer|result)\s*(?:is|:|=)\s*:?|(?:about|around|approximately|roughly)\s|\\approx(?![A-Za-z])|=(?!=)|\\therefore(?![A-Za-z])",
+    r"(?:answer|result)\s*(?:is|:|=)\s*:?|(?:故|所以)?答案(?:是|为)?\s*:?|(?:about|around|approximately|roughly)\s|\\approx(?![A-Za-z])|=(?!=)|\\therefore(?![A-Za-z])",
     re.IGNORECASE,
 )
 _TEXT = "text|mbox|hbox|textbf|textit|textrm|textnormal|textsf|texttt|emph"
@@ -95,6 +96,7 @@ def clean(text: str) -> str:
     text = text[:-1].rstrip() if text.endswith("\\") else text
     if _DIGITS_APART.fullmatch(text):
         return re.sub(r"\s", "", text)
+    text = _TIMES_TEN.sub(r"\\times ", text)
     return _GROUPED_BY_SPACE.sub(lambda m: m[0].replace(" ", ""), text)
 
 

@@ -95,7 +95,8 @@ def _unit_text(tokens: list[Token]) -> str | None:
     text = ""
     for token in tokens:
         if token.kind in ("text", "name", "word"):
-            if token.kind == "word" and len(token.text) < 3 and token.text not in _CANONICAL:
+            known = token.text in _CANONICAL or text.endswith("° ")  # °C
+            if token.kind == "word" and len(token.text) < 3 and not known:
                 return None
             text += f" {token.text} "
         elif token.kind == "num" and text.rstrip(" {-").endswith("^"):

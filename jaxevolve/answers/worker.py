@@ -140,6 +140,12 @@ def verdict(question: dict[str, Any]) -> bool | None:
         return None
 
 
+def _peak_kb() -> int:
+    """The most memory that this process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak // 1024 if sys.platform == "darwin" else peak
+
+
 def main(seconds: float, memory_mb: int) -> None:
     """Serves until standard input ends."""
     replies = os.fdopen(os.dup(1), "w")
@@ -147,20 +153,20 @@ def main(seconds: float, memory_mb: int) -> None:
     sys.set_int_max_str_digits(20_000)
     for warm in ("expression", "equation"):
         verdict({"kind": warm, "left": ["latex", r"\sqrt{x^2+1}"], "right": ["^", "x", "e"]})
-    with open("/proc/self/statm") as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
-    limit = used + memory_mb * 2**20
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    if sys.platform == "linux":  # elsewhere kernels do not enforce it; the time limit remains
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        limit = used + memory_mb * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    start_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start_kb = _peak_kb()
     print("ready", file=replies, flush=True)
     for line in sys.stdin:
         # Should the parent be gone when the time is up, the alarm ends this process.
         signal.setitimer(signal.ITIMER_REAL, 2 * seconds + 1)
         answer = verdict(json.loads(line))
         signal.setitimer(signal.ITIMER_REAL, 0)
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start_kb
-        reply = {"verdict": answer, "recycle": grown > _RECYCLE_KB}
+        reply = {"verdict": answer, "recycle": _peak_kb() - start_kb > _RECYCLE_KB}
         print(json.dumps(reply), file=replies, flush=True)
 
 

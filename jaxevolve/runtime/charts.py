@@ -10,6 +10,7 @@ survive a black-and-white printer.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markupsafe import Markup
 
@@ -46,15 +47,16 @@ class Line:
 
 def number(value: float) -> str:
     """A value for people, to three figures: 0.125, 31.4, 12,345 or 2.1e-6."""
-    if value != 0 and abs(value) < 1e-3:
-        return f"{value:.1e}".replace("e-0", "e-").replace("-", MINUS)
-    text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return text.replace("-", MINUS)
+    if value < 0:
+        return MINUS + number(-value)
+    if 0 < value < 1e-3:
+        return f"{value:.1e}".replace("e-0", "e-")
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def percent(value: float) -> str:
     """A share of 1 in percent, with one decimal."""
-    return f"{100 * value:.1f}%".replace("-", MINUS)
+    return f"{100 * value:.1f}%"
 
 
 def seconds(value: float) -> str:
@@ -141,7 +143,7 @@ def stacked_chart(
     *,
     note: str = "",
 ) -> Markup:
-    """Seconds by phase, a column a step, and each phase's share of the whole in the legend.
+    """Seconds by phase, a column a step; the legend tells each phase's share of all time.
 
     Columns of more than three times the median leave the drawing at its top and are named in the
     note: the first steps compile.
@@ -160,10 +162,10 @@ def stacked_chart(
     if not whole:
         return Markup("")
     layers = [(name, values) for name, values in layers if sum(values) > 0.002 * whole]
-    usual = 3 * sorted(totals)[len(totals) // 2]
+    usual = 3 * sorted(totals)[(len(totals) - 1) // 2]
     marks = ticks(0.0, max(total for total in totals if total <= usual))
     up = _Axis(0.0, marks[-1], BOTTOM, TOP)
-    gap = min((b - a for a, b in zip(steps, steps[1:])), default=1)
+    gap = min((b - a for a, b in pairwise(steps)), default=1)
     across = _Axis(steps[0] - gap / 2, steps[-1] + gap / 2, LEFT, RIGHT)
     wide = abs(across(gap) - across(0))
     parts = [_frame(marks, up, _whole(steps), across, seconds)]
@@ -192,36 +194,14 @@ def stacked_chart(
     ]
     parts += _columns([across(step) for step in steps], texts)
     legend = [(f"box l{i}", name, percent(sum(v) / whole)) for i, (name, v) in enumerate(layers)]
-    legend = [*reversed(legend), ("", "all", seconds(whole))]
+    legend = [*reversed(legend), ("", "all", seconds(whole / len(steps)))]
     spoken = "; ".join(f"{name}: {value}" for _, name, value in reversed(legend))
     beyond = [(s, t) for s, t in zip(steps, totals) if t > marks[-1]]
     if beyond:
         named = ", ".join(f"step {s:g} ({seconds(t)})" for s, t in beyond[:4])
         more = f" and {len(beyond) - 4} more" if len(beyond) > 4 else ""
         note = f"{note} Columns with an arrow are taller than the drawing: {named}{more}.".strip()
-    return _figure(title, "whole run", legend, parts, spoken, note)
-
-
-def change_bar(before: float, after: float) -> Markup:
-    """Two shares of 1 on one track: a ring where it was, a dot where it is."""
-    x0, x1 = (6 + 108 * min(max(value, 0.0), 1.0) for value in (before, after))
-    return Markup(
-        '<svg class="change" viewBox="0 0 120 14" aria-hidden="true">'
-        '<line class="track" x1="6" x2="114" y1="7" y2="7"/>'
-        f'<line class="moved" x1="{x0:.1f}" x2="{x1:.1f}" y1="7" y2="7"/>'
-        f'<circle class="was" cx="{x0:.1f}" cy="7" r="4"/>'
-        f'<circle class="now" cx="{x1:.1f}" cy="7" r="5"/></svg>'
-    )
-
-
-def share_bar(count: int, of: int) -> Markup:
-    """A share as the filled part of a bar."""
-    filled = 60 * count / of if of else 0
-    return Markup(
-        '<svg class="share" viewBox="0 0 60 10" aria-hidden="true">'
-        '<rect class="empty" x=".5" y=".5" width="59" height="9"/>'
-        f'<rect class="full" width="{filled:.1f}" height="10"/></svg>'
-    )
+    return _figure(title, "average step", legend, parts, spoken, note)
 
 
 @dataclass(frozen=True)
@@ -276,10 +256,13 @@ def _frame(
 
 def _tick(value: float, form: Format) -> str:
     """A round value without trailing zeros."""
+    if value < 0:
+        return MINUS + _tick(-value, form)
     if form is percent:
         return f"{100 * value:g}%"
-    text = f"{value:g}" if abs(value) < 1e5 else f"{value:.0e}"
-    return text.replace("e-0", "e-").replace("e+0", "e").replace("-", MINUS)
+    if 0 < value < 1e-3:
+        return f"{value:.2g}".replace("e-0", "e-")
+    return f"{value:,.0f}" if value >= 100 else f"{value:g}"
 
 
 def _line(line: Line, across: _Axis, up: _Axis, style: int) -> str:
@@ -323,7 +306,7 @@ def _reading(step: str, values: Sequence[tuple[str, str]]) -> Markup:
 
 def _columns(centers: Sequence[float], texts: Sequence[Markup]) -> list[str]:
     """Invisible columns, each as wide as the part of the axis that is nearest to its step."""
-    between = [(a + b) / 2 for a, b in zip(centers, centers[1:])]
+    between = [(a + b) / 2 for a, b in pairwise(centers)]
     return [
         f'<rect class="hit" x="{left:.1f}" y="{TOP}" width="{right - left:.1f}" '
         f'height="{BOTTOM - TOP}"><title>{text}</title></rect>'
@@ -355,7 +338,8 @@ def _figure(
     return Markup(
         '<figure class="chart"><figcaption><h3>{}</h3><span class="at">{}</span></figcaption>'
         '<ul class="legend" aria-live="polite">{}</ul>'
-        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg><p class="note">{}</p></figure>'
+        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
+        '<p class="note">{}</p></figure>'
     ).format(
         title, at, entries, WIDTH, HEIGHT, f"{title}. {spoken}", Markup("".join(drawing)), note
     )

@@ -7,21 +7,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxevolve.runtime.charts import MINUS, change_bar, number, percent, share_bar
+from markupsafe import Markup
+
+from jaxevolve.runtime.charts import MINUS, number, percent
 from jaxevolve.runtime.metrics import flatten
 
 LONG = 600  # characters of a response that are shown without scrolling
 
 # Key of eval.jsonl up to its @n: (what it says, whether more is better, or None for neither).
 MEASURES = {
-    "greedy": ("Greedy answer is right", True),
-    "average": ("Samples that are right", True),
-    "majority": ("Majority is right", True),
-    "pass": ("Any sample is right", True),
-    "unanimous": ("All samples agree", None),
+    "greedy": ("Greedy right", True),
+    "average": ("Average right", True),
+    "majority": ("Majority right", True),
+    "pass": ("Any right", True),
+    "unanimous": ("All agree", None),
     "high_confidence_wrong": ("Confidently wrong", False),
-    "no_answer": ("Samples without an answer", False),
-    "truncated": ("Samples cut at the limit", False),
+    "no_answer": ("No answer", False),
+    "truncated": ("Cut at the limit", False),
     "entropy": ("Entropy, nats a token", None),
 }
 FAMILY_MEASURES = ("greedy", "average", "majority", "pass", "high_confidence_wrong")
@@ -44,7 +46,7 @@ def result(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         "benchmark": after.get("benchmark"),
         "lead": _lead(before, after),
         "rows": [change(key, before, after) for key in after if stem(key) in MEASURES],
-        "columns": [{"key": key, "label": MEASURES[stem(key)][0]} for key in columns],
+        "columns": [MEASURES[stem(key)][0] for key in columns],
         "families": [
             {
                 "name": name,
@@ -85,34 +87,45 @@ def change(key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> dic
 def question(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record of samples/STEP.jsonl (recipes/records.py) with its votes counted."""
     responses = record["responses"]
-    text = re.sub(r"^(\s*<image>)+\s*", "", record["question"])
-    again = sum(len(response["reinference"]) for response in responses)
-    groups: dict[int, list[Mapping[str, Any]]] = {}
-    for response in sorted(responses, key=lambda r: (-r["count"], r["class"])):
-        groups.setdefault(response["class"], []).append(response)
-    votes = [
-        {
-            "letter": letter(number_of),
-            "answer": group[0]["answer"],
-            "count": len(group),
-            "bar": share_bar(len(group), len(responses)),
-            "recount": group[0]["recount"],
-            "rebar": share_bar(group[0]["recount"], again),
-            "reward": number(sum(response["reward"] for response in group) / len(group)),
-            "correct": group[0]["correct"],
-        }
-        for number_of, group in groups.items()
-    ]
     return {
         "id": record["id"],
         "family": record.get("family"),
-        "text": text,
+        "text": re.sub(r"^(\s*<image>)+\s*", "", record["question"]),
         "label": record.get("label"),
         "images": [uri for uri in record["images"] if uri.startswith("data:image/")],
-        "votes": votes,
-        "again": again,
+        "votes": votes(responses),
+        "again": sum(len(response["reinference"]) for response in responses),
         "responses": [_response(i, response) for i, response in enumerate(responses, 1)],
     }
+
+
+def votes(responses: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row a class of equal answers, the largest first, then other answers, then none."""
+    after = [answer for response in responses for answer in response["reinference"]]
+    count, recount, none = len(responses), len(after), after.count(None)
+
+    def row(name: str | None, group: Sequence[Mapping[str, Any]], again: int) -> dict[str, Any]:
+        return {
+            "letter": letter(group[0]["class"]) if group else "",
+            "answer": name,
+            "count": len(group),
+            "bar": share_bar(len(group), count),
+            "recount": again,
+            "rebar": share_bar(again, recount),
+            "reward": _mean([response["reward"] for response in group]),
+            "correct": bool(group) and group[0]["correct"],
+        }
+
+    groups: dict[int, list[Mapping[str, Any]]] = {}
+    for response in sorted(responses, key=lambda r: (-r["count"], r["class"])):
+        groups.setdefault(response["class"], []).append(response)
+    silent = groups.pop(-1, [])
+    rows = [row(group[0]["answer"], group, group[0]["recount"]) for group in groups.values()]
+    if others := recount - none - sum(shown["recount"] for shown in rows):
+        rows.append(row("others", [], others))
+    if silent or none:
+        rows.append(row("none", silent, none))
+    return rows
 
 
 def settings(record: Mapping[str, Any]) -> dict[str, str]:
@@ -129,6 +142,28 @@ def numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for row in rows
     ]
     return {"keys": keys, "rows": cells}
+
+
+def change_bar(before: float, after: float) -> Markup:
+    """Two shares of 1 on one track: a ring where it was, a dot where it is."""
+    x0, x1 = (6 + 108 * min(max(value, 0.0), 1.0) for value in (before, after))
+    return Markup(
+        '<svg class="change" viewBox="0 0 120 14" aria-hidden="true">'
+        '<line class="track" x1="6" x2="114" y1="7" y2="7"/>'
+        f'<line class="moved" x1="{x0:.1f}" x2="{x1:.1f}" y1="7" y2="7"/>'
+        f'<circle class="was" cx="{x0:.1f}" cy="7" r="4"/>'
+        f'<circle class="now" cx="{x1:.1f}" cy="7" r="5"/></svg>'
+    )
+
+
+def share_bar(count: int, of: int) -> Markup:
+    """A share as the filled part of a bar."""
+    filled = 60 * count / of if of else 0
+    return Markup(
+        '<svg class="share" viewBox="0 0 60 10" aria-hidden="true">'
+        '<rect class="empty" x=".5" y=".5" width="59" height="9"/>'
+        f'<rect class="full" width="{filled:.1f}" height="10"/></svg>'
+    )
 
 
 def letter(number_of: int) -> str:
@@ -153,8 +188,8 @@ def _response(position: int, response: Mapping[str, Any]) -> dict[str, Any]:
         "head": text[:kept],
         "tail": text[kept:],
         "long": len(text) > LONG,
-        "reward": number(response["reward"]),
-        "advantage": signed(response["advantage"], number),
+        "reward": _mean([response["reward"]]),
+        "advantage": signed(response["advantage"], lambda value: f"{value:.3f}"),
         "after": Counter(response["reinference"]).most_common(),
     }
 
@@ -178,6 +213,10 @@ def signed(value: float, form: Callable[[float], str]) -> str:
     if text == form(0.0):
         return text
     return f"{'+' if value > 0 else MINUS}{text}"
+
+
+def _mean(rewards: Sequence[float]) -> str:
+    return f"{sum(rewards) / len(rewards):.3f}" if rewards else ""
 
 
 def _points(change: float) -> str:

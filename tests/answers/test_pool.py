@@ -33,7 +33,7 @@ PAIRS = [
 
 @pytest.fixture
 def pool():
-    made = Pool(workers=2, seconds=1.0)
+    made = Pool(workers=2, seconds=1.5)
     yield made
     made.close()
 
@@ -56,7 +56,7 @@ def test_a_question_that_hangs_is_given_up_and_its_process_ended(pool):
     before = [worker.process.pid for worker in pool._workers]
     start = time.monotonic()
     assert pool.ask([HANGS]) == [None]
-    assert time.monotonic() - start < 1.8
+    assert time.monotonic() - start < 4
     assert not any(map(_alive, before))
     assert pool.ask([EQUAL]) == [True]
 

@@ -1,0 +1,219 @@
+"""Which curves tell whether a run learns, collapses, updates soundly, and where its time goes?
+
+A new figure is one more entry in `sections`.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxevolve.runtime.charts import Line, line_chart, percent, stacked_chart
+from jaxevolve.runtime.tables import stem
+
+COLUMNS = 120  # points on a training curve; a longer run is averaged to as many
+FAMILIES = 6  # lines that a chart can tell apart
+PHASES = ("rollout", "retrace", "answers", "score", "update")
+
+
+def sections(
+    metrics: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Headings with their charts; those without any value are left out.
+
+    Args:
+        metrics: a mapping a finished step, steps rising.
+        evaluations: a mapping an evaluation, steps rising.
+
+    Returns:
+        {"id": "collapse", "title": ..., "text": ..., "charts": [figures]}, in order.
+    """
+    rows, _ = thin(metrics)
+    keys = {stem(key): key for e in evaluations for key in e}
+    sizes = Counter(
+        {f: v["questions"] for e in evaluations for f, v in e.get("family", {}).items()}
+    )
+    families = sorted(name for name, _ in sizes.most_common(FAMILIES))
+
+    def steps(name: str, key: str, spread: str = "") -> Line:
+        y, around = ([row.get(k) for row in rows] for k in (key, spread))
+        return Line(name, [row["step"] for row in rows], y, around if spread else None)
+
+    def held_out(name: str, measure: str, family: str = "") -> Line:
+        figures = [e.get("family", {}).get(family, {}) if family else e for e in evaluations]
+        y = [figure.get(keys.get(measure, "")) for figure in figures]
+        return Line(name, [e["step"] for e in evaluations], y)
+
+    share = {"form": percent, "limits": (0.0, 1.0)}
+    learning = [
+        line_chart(
+            "Held-out questions",
+            [
+                held_out("samples", "average"),
+                held_out("greedy", "greedy"),
+                held_out("majority", "majority"),
+                held_out("any sample", "pass"),
+            ],
+            **share,
+            note="Share of the questions, or of all samples, that is right.",
+        ),
+        line_chart(
+            "Held out, by family",
+            [held_out(name, "average", name) for name in families],
+            **share,
+            note="Share of samples that is right. What helps one family may harm another.",
+        ),
+        line_chart(
+            "Training questions",
+            [
+                steps("responses", "label/accuracy"),
+                steps("vote", "label/vote_accuracy"),
+                steps("any response", "label/pass_at_n"),
+            ],
+            **share,
+            note="Share that is right by the labels.",
+        ),
+        line_chart(
+            "Reward",
+            [steps("mean", "reward/mean", "reward/std")],
+            note="The band is one standard deviation among the responses of a step.",
+        ),
+    ]
+    collapse = [
+        line_chart(
+            "Entropy",
+            [steps("nats a token", "policy/entropy")],
+            note="Near zero the model has nothing left to explore.",
+        ),
+        line_chart(
+            "Unanimous questions",
+            [steps("training", "rollout/unanimous"), held_out("held out", "unanimous")],
+            **share,
+            note="All responses agree. Sound where accuracy rises as fast.",
+        ),
+        line_chart(
+            "Confidently wrong",
+            [held_out("held out", "high_confidence_wrong")],
+            form=percent,
+            note="Nearly all samples agree on one wrong answer.",
+        ),
+        line_chart(
+            "Distinct answers",
+            [steps("a question", "rollout/distinct_answers")],
+            note="How many different answers the responses to a question give.",
+        ),
+        line_chart(
+            "Retrace agreement",
+            [steps("of re-inferences", "retrace/agreement")],
+            **share,
+            note="Re-inferences that keep the answer of the response that they continue.",
+        ),
+        line_chart(
+            "Unfinished responses",
+            [
+                steps("no answer", "rollout/no_answer"),
+                steps("cut at the limit", "rollout/truncated"),
+            ],
+            form=percent,
+            note="No answer can be read, or the token limit came first.",
+        ),
+        line_chart(
+            "Response length",
+            [steps("tokens", "rollout/length")],
+            note="Mean over the responses of a step.",
+        ),
+        line_chart(
+            "Groups that teach nothing",
+            [steps("of questions", "advantage/zero_groups")],
+            **share,
+            note="All responses earn the same, so every advantage is zero.",
+        ),
+    ]
+    updates = [
+        line_chart(
+            "KL to the reference",
+            [steps("nats a token", "policy/kl")],
+            note="How far the model has moved from where it began.",
+        ),
+        line_chart(
+            "Gradient norm",
+            [steps("before clipping", "policy/grad_norm")],
+            note="Of all parameters, mean over the updates of a step.",
+        ),
+        line_chart(
+            "Clipped tokens",
+            [steps("of tokens", "policy/clip_fraction")],
+            form=percent,
+            note="Tokens whose probability has moved beyond the clip range.",
+        ),
+        line_chart(
+            "Sampler against trainer",
+            [steps("log-probability gap", "rollout/logprob_gap")],
+            note="Largest difference of one token; rounding error where both run the same model.",
+        ),
+    ]
+    time = [
+        stacked_chart("Seconds a step", [row["step"] for row in rows], _times(rows)),
+        line_chart(
+            "Throughput",
+            [steps("tokens a second", "throughput/tokens_per_second")],
+            note="Sampled tokens, re-inferences too, over the time of whole steps.",
+        ),
+        line_chart(
+            "Compiled programs",
+            [steps("since the start", "system/compiles")],
+            note="A curve that goes on rising means new shapes at every step.",
+        ),
+        line_chart(
+            "Memory",
+            [steps("MiB of the host", "system/host_rss_mb")],
+            note="Of this process. A rise without end is a leak.",
+        ),
+    ]
+    found = [
+        ("learning", "Does it learn?", "", learning),
+        ("collapse", "Does it collapse?", "", collapse),
+        ("updates", "Are the updates sound?", _skipped(metrics), updates),
+        ("time", "Where does the time go?", "", time),
+    ]
+    return [
+        {"id": name, "title": title, "text": text, "charts": [chart for chart in charts if chart]}
+        for name, title, text, charts in found
+        if any(charts)
+    ]
+
+
+def thin(rows: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Averages consecutive steps where there are more than `COLUMNS`.
+
+    Returns:
+        The rows, each under its last step, and how many steps one of them stands for.
+    """
+    every = math.ceil(len(rows) / COLUMNS)
+    thinned = []
+    for first in range(0, len(rows), every):
+        part = rows[first : first + every]
+        merged = {}
+        for key in dict.fromkeys(key for row in part for key in row):
+            known = [row[key] for row in part if row.get(key) is not None]
+            merged[key] = sum(known) / len(known) if known else None
+        thinned.append(merged | {"step": part[-1]["step"]})
+    return thinned, every
+
+
+def _skipped(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many updates were not finite, and where."""
+    skipped = {row["step"]: row.get("policy/skipped_updates") or 0 for row in rows}
+    where = [str(step) for step, count in skipped.items() if count]
+    if not where:
+        return ""
+    named = ", ".join(where[:10]) + (", …" if len(where) > 10 else "")
+    return f"Updates skipped as not finite: {sum(skipped.values())}, at step {named}."
+
+
+def _times(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[float]]]:
+    """Seconds by phase, and what a step took beside its phases."""
+    layers = [(name, [row.get(f"time/{name}") or 0.0 for row in rows]) for name in PHASES]
+    known = [sum(column) for column in zip(*(values for _, values in layers))]
+    rest = [max((row.get("time/step") or 0.0) - k, 0.0) for row, k in zip(rows, known)]
+    return [*layers, ("other", rest)]

@@ -1,0 +1,352 @@
+"""Collecting a batch by CSRS, with real sampling on a tiny model that answers."""
+
+import functools
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+
+import answerer
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxevolve import train
+from jaxevolve.answers import extract
+from jaxevolve.data.pipeline import train_batches
+from jaxevolve.data.validate import open_data
+from jaxevolve.learner import TrainState, make_score
+from jaxevolve.policy import sampling_rules
+from jaxevolve.recipes import csrs
+from jaxevolve.rollout.decode import Responses
+from jaxevolve.runtime import cli, mesh
+from jaxevolve.runtime.metrics import PhaseTimer
+
+ROOT = Path(__file__).resolve().parents[2]
+REAL_ROWS = ROOT.parent / "shared" / "data"
+COUNT, GROUP, M, LIMIT = 4, 4, 2, 12
+KEY = jax.random.key(0)
+ALWAYS = {
+    *("reward/mean", "reward/std", "advantage/zero_groups", "policy/entropy"),
+    *("rollout/length", "rollout/truncated", "rollout/no_answer", "rollout/unanimous"),
+    *("rollout/distinct_answers", "rollout/logprob_gap", "rollout/tokens"),
+    *("retrace/agreement", "retrace/tokens"),
+}
+LABELED = {"label/accuracy", "label/vote_accuracy", "label/pass_at_n"}
+
+
+def make_config(**changes):
+    config = cli.load_config(f"{ROOT}/configs/csrs.py:smoke")
+    config.update_from_flattened_dict(
+        {
+            "batch": COUNT,
+            "rollout.n": GROUP,
+            "rollout.max_tokens": LIMIT,
+            "rollout.chunk": LIMIT,
+            "retrace.m": M,
+            **changes,
+        }
+    )
+    return config
+
+
+@functools.cache
+def score_of(model):
+    return make_score(model, temperature=1.0, dtype="float32", micro_batches=1)
+
+
+def collect(policy, rows, reference=None, **changes):
+    return csrs.collect(
+        policy,
+        reference,
+        rows,
+        policy.prompts(rows),
+        KEY,
+        config=make_config(**changes),
+        score=score_of(policy.model),
+        place=jax.device_put,
+        timer=PhaseTimer(),
+    )
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return answerer.rows(COUNT, varied=False)
+
+
+@pytest.fixture(scope="module")
+def collected(policy, rows):
+    return collect(policy, rows, reference=policy.params)
+
+
+def assert_same_experience(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one.experience, other.experience)
+
+
+def test_experience_has_the_shapes_of_the_batch(policy, rows, collected):
+    experience = collected.experience
+    length = experience.tokens.shape[-1]
+    assert experience.tokens.shape == (COUNT, GROUP, length)
+    assert experience.lengths.max() <= length <= LIMIT
+    assert experience.advantages.shape == experience.lengths.shape == (COUNT, GROUP)
+    assert experience.old_logprobs.shape == experience.ref_logprobs.shape == (COUNT, GROUP, length)
+    jax.tree.map(np.testing.assert_array_equal, experience.prompts, policy.prompts(rows))
+    assert collect(policy, rows).experience.ref_logprobs is None
+
+
+def test_the_policy_is_its_own_reference_before_any_update(collected):
+    experience = collected.experience
+    np.testing.assert_array_equal(experience.ref_logprobs, experience.old_logprobs)
+    assert collected.metrics["rollout/logprob_gap"] < 1e-4
+
+
+def test_metrics_are_those_of_the_design(collected):
+    assert collected.metrics.keys() == ALWAYS | LABELED
+    assert np.isfinite(list(collected.metrics.values())).all()
+
+
+def test_metrics_tell_what_is_in_the_samples(collected):
+    responses = [r for sample in collected.samples for r in sample["responses"]]
+    metrics, count = collected.metrics, len(responses)
+    again = [(r["answer"], a) for r in responses for a in r["reinference"]]
+    kept = [a is not None and value(a) == value(b) for b, a in again if b is not None]
+    expected = {
+        "reward/mean": np.mean([r["reward"] for r in responses]),
+        "rollout/length": np.mean([r["tokens"] for r in responses]),
+        "rollout/tokens": sum(r["tokens"] for r in responses),
+        "rollout/truncated": sum(not r["stopped"] for r in responses) / count,
+        "rollout/no_answer": sum(r["answer"] is None for r in responses) / count,
+        "retrace/agreement": sum(kept) / len(again),
+        "label/accuracy": np.mean([r["correct"] for r in responses]),
+        "label/pass_at_n": np.mean(
+            [any(r["correct"] for r in sample["responses"]) for sample in collected.samples]
+        ),
+    }
+    for name, wanted in expected.items():
+        assert metrics[name] == pytest.approx(wanted, rel=1e-5), name
+    assert {r["stopped"] for r in responses} == {True, False}
+    assert 0 < metrics["rollout/no_answer"] < 1
+    assert 0 < metrics["retrace/agreement"] < 1
+
+
+def value(answer):
+    """1/2 and 0.5 are one answer."""
+    return None if answer is None else Fraction(answer)
+
+
+def answer_of(text):
+    """The last whole box of a text whose boxes are tokens."""
+    found = [(text.rfind(box), box) for box in answerer.BOXES if box in text]
+    return max(found)[1].removeprefix("\\boxed{").removesuffix("}") if found else None
+
+
+def softened(own, again, gamma=Fraction(1, 5), beta=5.0, eps=1e-6):
+    """Eq. 7 and 8 of the paper for one prompt, from values of answers."""
+    every, after = Counter(own) + Counter(again), Counter(again)
+    rewards = []
+    for answer in own:
+        base = every[answer] / (len(own) + len(again))
+        gain = np.tanh(beta * (after[answer] / len(again) / (base + eps) - 1))
+        rewards.append(0.0 if answer is None else (1 + float(gamma) * gain) * base)
+    return np.array(rewards)
+
+
+def test_rewards_and_advantages_follow_from_the_texts_by_the_papers_equations(rows, collected):
+    distinct = set()
+    for p, sample in enumerate(collected.samples):
+        responses = sample["responses"]
+        for r in responses:
+            assert r["answer"] == answer_of(r["text"])
+            assert len(r["reinference"]) == M
+        own = [value(r["answer"]) for r in responses]
+        again = [value(a) for r in responses for a in r["reinference"]]
+        rewards = softened(own, again)
+        advantages = rewards - rewards.mean()
+        np.testing.assert_allclose([r["reward"] for r in responses], rewards, atol=1e-6)
+        np.testing.assert_allclose([r["advantage"] for r in responses], advantages, atol=1e-6)
+        np.testing.assert_allclose(collected.experience.advantages[p], advantages, atol=1e-6)
+        label = value(rows[p]["answer"])
+        assert [r["correct"] for r in responses] == [answer == label for answer in own]
+        distinct |= {*own}
+    assert len(distinct) > 2
+
+
+def test_what_is_kept_at_the_anchor_are_seven_tenths_without_the_stop_id(collected):
+    for sample in collected.samples:
+        for r in sample["responses"]:
+            length = r["tokens"] - r["stopped"]
+            assert r["anchor"] == (length * 7 // 10 if length >= 2 else 0)
+
+
+@pytest.mark.parametrize("kind", ["majority", "self_consistency", "label"])
+def test_without_re_inference_the_same_path_is_another_system(policy, rows, kind):
+    other = collect(policy, rows, **{"retrace.m": 0, "reward.kind": kind})
+    assert other.metrics["retrace/tokens"] == 0
+    assert np.isnan(other.metrics["retrace/agreement"])
+    for row, sample in zip(rows, other.samples):
+        own = [value(r["answer"]) for r in sample["responses"]]
+        counts = Counter(a for a in own if a is not None)
+        if kind == "majority":
+            winner = max(counts, key=counts.get, default=None)  # of equals the first seen
+            wanted = [float(a is not None and a == winner) for a in own]
+        elif kind == "self_consistency":
+            wanted = [counts[a] / GROUP for a in own]
+        else:
+            wanted = [float(a == value(row["answer"])) for a in own]
+        assert [r["reward"] for r in sample["responses"]] == pytest.approx(wanted)
+        assert all(r["reinference"] == [] for r in sample["responses"])
+
+
+def test_maternal_samples_do_not_depend_on_what_follows_them(policy, rows, collected):
+    alone = collect(policy, rows, **{"retrace.m": 0, "reward.kind": "majority"})
+    np.testing.assert_array_equal(alone.experience.tokens, collected.experience.tokens)
+
+
+def test_a_batch_sampled_in_slices_is_the_batch_sampled_at_once(policy, rows, collected):
+    sliced = collect(policy, rows, reference=policy.params, **{"rollout.batch": 2})
+    assert sliced.samples == collected.samples
+    assert_same_experience(sliced, collected)
+
+
+@pytest.mark.parametrize("answers", [["3"] * COUNT, [None] * COUNT], ids=["other", "none"])
+def test_labels_are_watched_and_never_used(policy, rows, collected, answers):
+    changed = [row | {"answer": answer} for row, answer in zip(rows, answers)]
+    other = collect(policy, changed, reference=policy.params)
+    assert_same_experience(other, collected)
+    labels = LABELED if answers[0] else set()
+    assert other.metrics.keys() == ALWAYS | labels
+    for name in ALWAYS:
+        assert other.metrics[name] == collected.metrics[name]
+
+
+@pytest.fixture
+def prefilled(monkeypatch):
+    """The prompts that responses are sampled from, in order; nothing is sampled."""
+    seen = []
+
+    def generate(model, params, prompts, *, members, limits, max_tokens, **_):
+        seen.append((prompts, members, limits))
+        shape = np.asarray(limits).shape
+        none = np.zeros((*shape, max_tokens), np.int32)
+        return Responses(none, np.zeros(shape, np.int32), none, np.zeros(shape, bool))
+
+    monkeypatch.setattr(csrs, "generate", generate)
+    return seen
+
+
+def retraced(policy, prompts, lengths, **changes):
+    """Re-inferences of responses that are all alike but for their lengths."""
+    config = make_config(**changes)
+    tokens = np.full((len(prompts.length), GROUP, LIMIT), 65, np.int32)
+    lengths = np.broadcast_to(lengths, tokens.shape[:2])
+    maternal = Responses(tokens, lengths, tokens * 0.0, np.zeros(lengths.shape, bool))
+    rules = sampling_rules(policy.processor, 1.0, 1.0, 0)
+    return csrs.retrace(policy, prompts, maternal, KEY, rules, config, jax.device_put)
+
+
+@pytest.mark.parametrize("noise_per", ["maternal", "prompt", "sample"])
+def test_who_shares_a_draw_of_noise(policy, rows, prefilled, noise_per):
+    twins = [rows[0], {**rows[0], "id": "twin"}]
+    retraced(policy, policy.prompts(twins), LIMIT, **{"retrace.noise_per": noise_per})
+    ((prompts, members, _),) = prefilled
+    pixels = np.asarray(prompts.pixels).reshape(2, GROUP, -1, *prompts.pixels.shape[1:])
+    copies = M if noise_per == "sample" else 1
+    assert pixels.shape[2] == copies
+    distinct = {"maternal": 2 * GROUP, "prompt": 2, "sample": 2 * GROUP * M}[noise_per]
+    assert len(np.unique(pixels.reshape(2 * GROUP * copies, -1), axis=0)) == distinct
+    if noise_per == "prompt":
+        np.testing.assert_array_equal(pixels[:, :1], pixels[:, 1:2])
+    # Whoever shares an image: every re-inference has random numbers of its own.
+    assert np.asarray(members).reshape(2, -1).tolist() == [list(range(GROUP * M))] * 2
+
+
+def test_without_noise_the_image_is_read_as_it_is(policy, rows, prefilled):
+    prompts = policy.prompts(rows[:1])
+    retraced(policy, prompts, LIMIT, **{"retrace.image_noise": 0.0})
+    ((seen, _, _),) = prefilled
+    np.testing.assert_array_equal(seen.pixels, np.repeat(prompts.pixels, GROUP, axis=0))
+
+
+def test_prefix_and_continuation_together_keep_the_limit(policy, rows):
+    never = dict.fromkeys(policy.processor.stop_ids, -40.0)
+    endless = answerer.prefer(policy.params, never)
+    lengths = [0, 1, 7, LIMIT]
+    for rate in (0.7, 1.0):
+        result = retraced(
+            type(policy)(policy.model, endless, policy.processor),
+            policy.prompts(rows),
+            lengths,
+            **{"retrace.rate": rate},
+        )
+        kept = [0, 0, int(7 * rate), int(LIMIT * rate)]
+        np.testing.assert_array_equal(result.anchor, [kept] * COUNT)
+        np.testing.assert_array_equal(
+            result.anchor[..., None] + result.lengths, np.full((COUNT, GROUP, M), LIMIT)
+        )
+
+
+def test_the_answer_is_the_last_box_of_prefix_and_continuation(policy):
+    one, two = answerer.BOX_IDS[:2]
+    stop = policy.processor.stop_ids[0]
+    encode = policy.processor.tokenizer.backend_tokenizer.encode
+    delta = encode("δ", add_special_tokens=False).ids
+    assert len(delta) == 2  # A letter that the cut may tear apart.
+    tokens = np.zeros((1, 4, 4), np.int32)
+    tokens[0] = [[one, 65, two, stop], [one, 65, 66, stop], [65, delta[0], 66, 66], [one, 65, 5, 5]]
+    more = np.zeros((1, 4, 1, 4), np.int32)
+    more[0, :, 0] = [[66, 66, stop, 0], [two, stop, 0, 0], [delta[1], two, 9, 9], [0, 0, 0, 0]]
+    maternal = Responses(tokens, np.full((1, 4), 4), tokens * 0.0, np.ones((1, 4), bool))
+    anchor, follow = np.array([[2, 2, 2, 2]]), np.array([[[3], [2], [2], [0]]])
+    (texts,) = csrs.continued_texts(policy, maternal, csrs.Retraced(anchor, more, follow))
+    assert [extract(text) for text in texts] == ["1", "2", "2", "1"]
+    assert "δ" in texts[2]
+
+
+@pytest.fixture(scope="module")
+def learner(policy):
+    """Everything that training compiles, for batches of two prompts and one device."""
+    config = make_config(**{"batch": 2, "data.max_prompt_tokens": 128})
+    optimizer, _ = train.make_optimizer(config.optimizer)
+    devices = mesh.make_mesh((1, 1, 1), jax.devices()[:1])
+    return config, optimizer, *train.make_functions(policy.model, optimizer, devices, 2, config)
+
+
+@pytest.mark.parametrize("path", ["parquet_layout@train", "geometry3k_redrawn@val"])
+def test_from_real_rows_to_one_whole_step(policy, learner, path):
+    if not REAL_ROWS.is_dir():
+        pytest.skip(f"the real rows are not at hand ({REAL_ROWS})")
+    config, optimizer, score, update = learner
+    rows = open_data(str(REAL_ROWS / path), config.data, policy.processor)
+    batches = train_batches(rows, policy.processor, batch=2, seed=0)
+    # The first batch of the size that the other source has too: half the compilations.
+    batch = next(
+        b for b in batches if (b.prompts.tokens.shape[1], b.prompts.pixels.shape[1]) == (96, 2)
+    )
+    params = jax.tree.map(jnp.array, policy.params)
+    collected = csrs.collect(
+        policy,
+        policy.params,
+        batch.rows,
+        batch.prompts,
+        KEY,
+        config=config,
+        score=score,
+        place=jax.device_put,
+        timer=PhaseTimer(),
+    )
+    assert all(
+        r["images"] and r["question"] in s["question"]
+        for r, s in zip(batch.rows, collected.samples)
+    )
+    state = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+    state, learned, skipped = train.improve(
+        state, collected.experience, update, jax.device_put, config
+    )
+    assert (skipped, int(state.updates)) == (0, 1)
+    assert np.isfinite(learned[0]["loss"])
+    assert learned[0]["grad_norm"] > 0
+    for (name, new), old in zip(
+        jax.tree_util.tree_leaves_with_path(state.params), jax.tree.leaves(policy.params)
+    ):
+        assert np.isfinite(new).all(), name
+        assert (np.asarray(new) != np.asarray(old)).any(), name

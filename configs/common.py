@@ -166,6 +166,7 @@ def released(config: ConfigDict, size: str) -> None:
     config.data.instruction = THINK_THEN_BOX
     config.eval.path = "geometry3k/data/test-*.parquet"
     config.eval.questions = 0
+    config.rollout.update(rows=512, chunk=64)
     config.grpo.micro_batch = 1
     config.grpo.remat = True
 

@@ -210,3 +210,17 @@ def unstack(tree: Any) -> tuple[Any, ...]:
     """Splits arrays stacked on axis 0 into a tuple of trees."""
     depth = jax.tree.leaves(tree)[0].shape[0]
     return tuple(jax.tree.map(lambda x, i=i: x[i], tree) for i in range(depth))
+
+
+def stacked(module: nn.Module, name: str, block: nn.Module, depth: int, *example: Any) -> Any:
+    """The parameters of `depth` blocks: made at init, afterwards whatever the caller gave.
+
+    Read without Linen's shape check, since the caller may give them stacked or one tree a layer.
+    """
+    if module.has_variable("params", name):
+        return module.get_variable("params", name)
+
+    def init(key: jax.Array) -> Any:
+        return jax.vmap(lambda k: block.init(k, *example)["params"])(jax.random.split(key, depth))
+
+    return module.param(name, init)

@@ -135,7 +135,16 @@ def collect(
         "retrace/tokens": retraced.responses.lengths.sum(),
         **label_metrics(graded, group),
     }
-    samples = records.samples(rows, texts, graded, rewards, advantages, maternal, retraced.anchor)
+    samples = records.samples(
+        rows,
+        texts,
+        graded,
+        rewards,
+        advantages,
+        maternal,
+        retraced.anchor,
+        policy.processor.decode,
+    )
     return Collected(experience, metrics, samples)
 
 

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxevolve.models.config import Config
 from jaxevolve.models.inputs import Prompts, Rows
 from jaxevolve.models.layers import rotate
-from jaxevolve.models.qwen2_5_vl import Config, Qwen2_5_VL, head, init_params
+from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, head, init_params
 
 CONFIG = Config(
     vocab_size=50,

@@ -65,10 +65,10 @@ def defaults() -> ConfigDict:
                 "top_p": 1.0,  # [verl]
                 "top_k": 0,  # [verl] 0: all
                 "max_tokens": 1536,  # [csrs] of a response, anchor and continuation together
-                # Prompts that are sampled at a time; None: the whole batch.
-                "batch": placeholder(int),
-                # Tokens between two looks at which responses have ended. [ours]
-                "chunk": 32,
+                # Responses that are decoded together; each one's place goes to the next that waits.
+                "rows": 128,  # [ours]
+                # Most tokens between two looks at which responses have ended. [ours]
+                "chunk": 16,
             },
             "retrace": {
                 "m": 5,  # [csrs] re-inferences an anchor; 0: no retrace
@@ -166,6 +166,7 @@ def released(config: ConfigDict, size: str) -> None:
     config.data.instruction = THINK_THEN_BOX
     config.eval.path = "geometry3k/data/test-*.parquet"
     config.eval.questions = 0
+    config.rollout.update(rows=512, chunk=64)
     config.grpo.micro_batch = 1
     config.grpo.remat = True
 

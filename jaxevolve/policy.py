@@ -20,12 +20,11 @@ from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.logprobs import token_logprobs
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, head, init_params
 from jaxevolve.objectives import response_mask
-from jaxevolve.rollout.decode import Responses, generate
+from jaxevolve.rollout.generate import Responses, generate
 from jaxevolve.rollout.sampling import Sampling
 from jaxevolve.runtime import checkpoint
 
-MATERNAL, RETRACE, ANCHOR, NOISE = range(4)  # phases that have random numbers of their own
-CHUNK = 64  # tokens between two looks from the host
+ROWS, CHUNK = 128, 32  # responses decoded together, and tokens between two looks from the host
 
 
 @dataclass(frozen=True)
@@ -87,16 +86,16 @@ class Policy:
         A sample depends on the seed, its prompt and its number in the group, and on nothing that
         stands beside it in the batch.
         """
-        rules = sampling_rules(self.processor, temperature, top_p, top_k)
-        responses = generate(
+        responses, _ = generate(
             self.model,
             self.params,
-            jax.tree.map(jnp.asarray, prompts),
-            members=jnp.arange(n),
-            key=phase_key(seed, 0, MATERNAL),
-            rules=rules,
-            limits=jnp.full((len(prompts.length), n), max_tokens, jnp.int32),
+            prompts,
+            n=n,
             max_tokens=max_tokens,
+            key=step_key(seed, 0),
+            rules=sampling_rules(self.processor, temperature, top_p, top_k),
+            rows=ROWS,
+            width=n,
             chunk=CHUNK,
         )
         return read(self.processor, responses)
@@ -174,14 +173,13 @@ def sampling_rules(processor: Processor, temperature: float, top_p: float, top_k
     )
 
 
-def phase_key(seed: int, step: int, phase: int) -> jax.Array:
-    """The key of one phase of one step: with a sample id, all that a sample depends on."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), phase)
+def step_key(seed: int, step: int) -> jax.Array:
+    """The key of one step: with phase, sample id and member, all that a response depends on."""
+    return jax.random.fold_in(jax.random.key(seed), step)
 
 
 def read(processor: Processor, responses: Responses) -> Samples:
-    """Brings responses to the host and makes them text."""
-    responses = jax.tree.map(np.asarray, responses)
+    """Makes responses text."""
     texts = [
         [processor.decode(tokens[:length]) for tokens, length in zip(group, lengths)]
         for group, lengths in zip(responses.tokens, responses.lengths)

@@ -27,7 +27,7 @@ from jaxevolve.data.pipeline import schedule, train_batches
 from jaxevolve.data.validate import open_data
 from jaxevolve.hf.config import read_config
 from jaxevolve.hf.export import copy_texts, export_folder
-from jaxevolve.hf.processor import load_processor
+from jaxevolve.hf.processor import Processor, load_processor
 from jaxevolve.learner import Experience, TrainState, cast, make_score, make_update
 from jaxevolve.objectives import grpo_loss, mean_metrics
 from jaxevolve.policy import Policy, load_policy
@@ -73,6 +73,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     model_config = read_config(model_folder(config.model.path))
     processor = load_processor(model_folder(config.model.path), model_config)
     workdir.mkdir(parents=True, exist_ok=True)
+    print(metrics.show_config(config), flush=True)
     for key, (old, new) in metrics.write_config(workdir, config).items():
         log.warning("config.%s was %s when this run began and is %s now", key, old, new)
     supervised = config.reward.kind == "label"
@@ -83,7 +84,13 @@ def train(config: ConfigDict, workdir: Path) -> None:
         labels=supervised,
         listing=workdir / "dropped.jsonl",
     )
-    questions = open_data(config.eval.path, config.data, processor, labels=True)
+    questions = open_data(
+        config.eval.path,
+        config.data,
+        processor,
+        labels=True,
+        listing=workdir / "dropped_questions.jsonl",
+    )
     plan = schedule(config, len(rows))
 
     # 2. The model on its mesh, and the state, fresh or from the newest checkpoint.
@@ -94,13 +101,14 @@ def train(config: ConfigDict, workdir: Path) -> None:
     if step:
         log.info("resumed at step %d of %d", step, plan.steps)
     reference = prepare_reference(started.params, devices, config) if config.grpo.kl else None
-    score, update = make_functions(started.model, optimizer, devices, micro, config)
-    place = partial(jax.device_put, device=mesh.batch_sharding(devices))
+    model = started.model
+    del started  # the parameters that were read have become the state and the reference
+    score, update = make_functions(model, optimizer, devices, micro, config)
     to_compute = jax.jit(partial(cast, dtype=config.model.dtype))
 
     def policy(params: Any) -> Policy:
         same = config.model.dtype == "float32"
-        return Policy(started.model, params if same else to_compute(params), processor)
+        return Policy(model, params if same else to_compute(params), processor)
 
     # 3. Steps.
     batches = train_batches(
@@ -132,11 +140,10 @@ def train(config: ConfigDict, workdir: Path) -> None:
             key,
             config=config,
             score=score,
-            place=place,
             timer=timer,
         )
         with timer("update"):
-            state, learned, skipped = improve(state, collected.experience, update, place, config)
+            state, learned, skipped = improve(state, collected.experience, update, config)
         skipped_in_a_row = skipped_in_a_row + skipped if skipped == len(learned) else 0
         if skipped:
             ids = [row["id"] for row in batch.rows]
@@ -164,7 +171,9 @@ def train(config: ConfigDict, workdir: Path) -> None:
             judge.run(policy(state.params), step)
         due = config.checkpoint.every and step % config.checkpoint.every == 0
         if due or last or judge.best_step == step:
-            save(workdir, step, state, batches.get_state(), started, judge.best_step, config, last)
+            save(
+                workdir, step, state, batches.get_state(), processor, judge.best_step, config, last
+            )
         if skipped_in_a_row >= config.optimizer.max_skipped:
             raise UserError(
                 f"{skipped_in_a_row} updates in a row were not finite, up to step {step}; lower "
@@ -274,7 +283,7 @@ def make_functions(
 
 
 def improve(
-    state: TrainState, experience: Experience, update: Any, place: Any, config: ConfigDict
+    state: TrainState, experience: Experience, update: Any, config: ConfigDict
 ) -> tuple[TrainState, list[dict[str, float]], int]:
     """One pass over the batch in minibatches of prompts, an update each.
 
@@ -282,6 +291,7 @@ def improve(
         The new state, the metrics of each update, and how many were skipped as not finite.
     """
     size = config.batch // config.grpo.minibatches
+    _, place = mesh.placement(state.params)
     learned = []
     for first in range(0, config.batch, size):
         part = jax.tree.map(lambda x, i=first: x[i : i + size], experience)
@@ -310,7 +320,7 @@ def save(
     step: int,
     state: TrainState,
     position: Any,
-    started: Policy,
+    processor: Processor,
     best_step: int | None,
     config: ConfigDict,
     last: bool,
@@ -322,7 +332,7 @@ def save(
             step,
             vars(state),
             {"data": position, "seed": config.seed},
-            write_files=partial(copy_texts, started.processor.folder),
+            write_files=partial(copy_texts, processor.folder),
             keep=config.checkpoint.keep,
             best_step=best_step,
         )

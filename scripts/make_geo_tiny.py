@@ -48,8 +48,9 @@ from jaxevolve.hf.config import write_config
 from jaxevolve.hf.export import export_folder
 from jaxevolve.hf.processor import Processor, load_processor
 from jaxevolve.learner import Targets, TrainState, make_update
+from jaxevolve.models.config import Config, VisionConfig
 from jaxevolve.models.inputs import Prompts
-from jaxevolve.models.qwen2_5_vl import Config, Qwen2_5_VL, VisionConfig, init_params
+from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, init_params
 from jaxevolve.objectives import supervised_loss
 from jaxevolve.policy import Policy, load_policy
 

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jaxevolve.models.qwen2_5_vl import Config, VisionConfig
+from jaxevolve.models.config import Config, VisionConfig
 from jaxevolve.runtime.errors import UserError
 
 SUPPORTED = {"qwen2_5_vl": "Qwen2.5-VL", "qwen2": "Qwen2 and Qwen2.5, text only"}

@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict
 
 from jaxevolve.hf.config import read_image_config, read_json, read_stop_ids, write_config
 from jaxevolve.hf.weights import Params, save_params
-from jaxevolve.models.qwen2_5_vl import Config
+from jaxevolve.models.config import Config
 from jaxevolve.runtime.errors import UserError
 
 # Everything a reader may want beside weights and config.json; what the source has is copied.

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxevolve.models.qwen2_5_vl import VisionConfig
+from jaxevolve.models.config import VisionConfig
 
 
 class ImageLayout(NamedTuple):

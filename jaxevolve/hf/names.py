@@ -4,7 +4,7 @@ A parameter's path in the tree is its Hugging Face name with the layer number ta
 stacked on axis 0. So one table of paths and shapes, made from the config, names every tensor.
 """
 
-from jaxevolve.models.qwen2_5_vl import Config, VisionConfig
+from jaxevolve.models.config import Config, VisionConfig
 
 Path = tuple[str, ...]
 Shape = tuple[int, ...]

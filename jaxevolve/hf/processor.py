@@ -4,6 +4,7 @@ The tokenizer, the chat template and the image processor are those of the model'
 expansion of image placeholders, the window layout and the positions are ours.
 """
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,8 @@ from jaxevolve.hf.config import read_image_config, read_json, read_stop_ids
 from jaxevolve.hf.images import BadImage, image_size, open_image, resized
 from jaxevolve.hf.layout import ImageLayout, RowImages, arrange, image_layout, mrope_positions
 from jaxevolve.hf.rows import Row, chat_content, content_key, images_of, label, sample_ids
+from jaxevolve.models.config import Config, VisionConfig
 from jaxevolve.models.inputs import Prompts
-from jaxevolve.models.qwen2_5_vl import Config, VisionConfig
 from jaxevolve.runtime.buckets import bucket
 from jaxevolve.runtime.errors import UserError
 
@@ -245,6 +246,7 @@ def load_processor(folder: str | Path, config: Config) -> Processor:
     Raises:
         UserError: a part is missing, or does not go with the config.
     """
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would miss PyTorch, aloud
     from transformers import AutoTokenizer, Qwen2VLImageProcessorPil
 
     folder = Path(folder)

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from jaxevolve.hf import names
 from jaxevolve.hf.config import read_json
-from jaxevolve.models.qwen2_5_vl import Config
+from jaxevolve.models.config import Config
 from jaxevolve.runtime.errors import UserError
 
 INDEX = "model.safetensors.index.json"

@@ -1,5 +1,6 @@
 """What a model reads: the arrays of a batch of prompts and of their responses."""
 
+import jax
 from flax import struct
 from jax.typing import ArrayLike
 
@@ -42,3 +43,26 @@ class Prompts:
     pixels: ArrayLike
     patch_hw: ArrayLike
     segment: ArrayLike
+
+
+@struct.dataclass
+class Rows:
+    """One token of each of B responses that are decoded together, in any order.
+
+    Attributes:
+        token: i32[B], the last token of each; anything where there is none yet.
+        index: i32[B], tokens of each so far, this one included.
+        next_position: i32[B], the position of each response's first token.
+        prefix: i32[B], which of N prompts each follows; N for a row that is not in use.
+        number: i32[B], below `width`, different for the rows of one prompt.
+        mask: bool[N, T], the prompts' tokens that are there.
+        width: most rows that one prompt has, static.
+    """
+
+    token: jax.Array
+    index: jax.Array
+    next_position: jax.Array
+    prefix: jax.Array
+    number: jax.Array
+    mask: jax.Array
+    width: int = struct.field(pytree_node=False)

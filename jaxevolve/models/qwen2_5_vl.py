@@ -8,234 +8,28 @@ Architecture: Bai et al., Qwen2.5-VL Technical Report (arXiv 2502.13923), sectio
 Hugging Face implementation, whose parameter names are the paths of the tree here.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax import lax
 
-from jaxevolve.models.inputs import Prompts
+from jaxevolve.models.config import Config
+from jaxevolve.models.inputs import Prompts, Rows
 from jaxevolve.models.layers import (
-    NEGATIVE,
     GatedMLP,
     Linear,
     RMSNorm,
     attend,
-    matmul,
+    attend_rows,
     rotate,
     run_layers,
+    stacked,
     unstack,
 )
+from jaxevolve.models.vision import VisionTower
 
 KeyValues = tuple[jax.Array, jax.Array]
-
-
-@dataclass(frozen=True)
-class VisionConfig:
-    """The vision tower's shape; names follow the Hugging Face config.
-
-    `image_mean` and `image_std` come from the image processor's config: pixels enter the model as
-    they are and are normalized here, after any noise.
-    """
-
-    depth: int
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    patch_size: int
-    temporal_patch_size: int
-    spatial_merge_size: int
-    window_size: int
-    fullatt_block_indexes: tuple[int, ...]
-    out_hidden_size: int
-    in_channels: int = 3
-    image_mean: tuple[float, ...] = (0.48145466, 0.4578275, 0.40821073)
-    image_std: tuple[float, ...] = (0.26862954, 0.26130258, 0.27577711)
-
-    @property
-    def window_units(self) -> int:
-        """Merged units along a window's side."""
-        return self.window_size // self.spatial_merge_size // self.patch_size
-
-    @property
-    def window_patches(self) -> int:
-        """Q, the patches of one window."""
-        return (self.window_units * self.spatial_merge_size) ** 2
-
-
-@dataclass(frozen=True)
-class Config:
-    """The model's shape; names follow the Hugging Face config.
-
-    `vision` is None for a text-only Qwen2.5, whose `mrope_section` is all one axis.
-    """
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    rms_norm_eps: float
-    rope_theta: float
-    mrope_section: tuple[int, ...]
-    tie_word_embeddings: bool
-    image_token_id: int | None = None
-    video_token_id: int | None = None
-    vision_start_token_id: int | None = None
-    vision_end_token_id: int | None = None
-    vision: VisionConfig | None = None
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_attention_heads
-
-
-class VisionAttention(nn.Module):
-    """Attention inside windows, or over a whole image, with 2-D rotary positions."""
-
-    config: VisionConfig
-
-    @nn.compact
-    def __call__(
-        self, x: jax.Array, angles: jax.Array, segment: jax.Array, full: jax.Array
-    ) -> jax.Array:
-        """x [P, W, Q, D], angles f32[P, W, Q, h/2], segment i32[P, W, Q], full bool[]."""
-        rows, windows, patches, width = x.shape
-        heads = self.config.num_heads
-        qkv = Linear(3 * width, use_bias=True, name="qkv")(x)
-        qkv = qkv.reshape(rows, windows, patches, 3, heads, width // heads)
-        query, key, value = jnp.moveaxis(qkv, 3, 0)
-        query, key = rotate(query, angles[..., None, :]), rotate(key, angles[..., None, :])
-
-        def attention(query: jax.Array, query_segment: jax.Array, key_segment: jax.Array, kv: Any):
-            """One block of queries [B, L, H, h] over keys [B, S, H, h] of its row."""
-            score = jnp.einsum("blhd,bshd->bhls", query, kv[0], preferred_element_type=jnp.float32)
-            same = query_segment[:, None, :, None] == key_segment[:, None, None, :]
-            score = jnp.where(same, score * (width // heads) ** -0.5, NEGATIVE)
-            weight = jax.nn.softmax(score, axis=-1).astype(kv[1].dtype)
-            return jnp.einsum("bhls,bshd->blhd", weight, kv[1])
-
-        def windowed() -> jax.Array:
-            flat = [a.reshape(rows * windows, *a.shape[2:]) for a in (query, segment, key, value)]
-            return attention(flat[0], flat[1], flat[1], flat[2:]).reshape(query.shape)
-
-        def whole() -> jax.Array:
-            keys = [a.reshape(rows, -1, *a.shape[3:]) for a in (segment, key, value)]
-            # One window of queries at a time, recomputed in the backward pass: the scores of a
-            # large image never exist at once.
-            block = jax.checkpoint(lambda q: attention(q[0], q[1], keys[0], keys[1:]))
-            out = lax.map(block, (jnp.moveaxis(query, 1, 0), jnp.moveaxis(segment, 1, 0)))
-            return jnp.moveaxis(out, 0, 1)
-
-        mixed = lax.cond(full, whole, windowed)
-        return Linear(width, use_bias=True, name="proj")(mixed.reshape(x.shape))
-
-
-class VisionBlock(nn.Module):
-    """One layer of the vision tower."""
-
-    config: VisionConfig
-
-    @nn.compact
-    def __call__(
-        self, x: jax.Array, angles: jax.Array, segment: jax.Array, full: jax.Array
-    ) -> jax.Array:
-        """x [P, W, Q, D] -> [P, W, Q, D]."""
-        attention = VisionAttention(self.config, name="attn")
-        x = x + attention(RMSNorm(1e-6, name="norm1")(x), angles, segment, full)
-        mlp = GatedMLP(self.config.intermediate_size, use_bias=True, name="mlp")
-        return x + mlp(RMSNorm(1e-6, name="norm2")(x))
-
-
-class PatchKernel(nn.Module):
-    """The convolution over (time, height, width) patches, as one matrix product."""
-
-    config: VisionConfig
-
-    @nn.compact
-    def __call__(self, patches: jax.Array) -> jax.Array:
-        """Patches [P, W, Q, C] -> [P, W, Q, D]; a still image repeats its frame over time."""
-        c = self.config
-        shape = (c.hidden_size, c.in_channels, c.temporal_patch_size, c.patch_size, c.patch_size)
-        weight = self.param("weight", nn.initializers.normal(0.02), shape)
-        weight = weight.sum(axis=2).reshape(c.hidden_size, -1)
-        return matmul(patches.astype(weight.dtype), weight)
-
-
-class PatchEmbed(nn.Module):
-    """Patches to vectors; the kernel lies one level deeper, as on disk."""
-
-    config: VisionConfig
-
-    @nn.compact
-    def __call__(self, patches: jax.Array) -> jax.Array:
-        """Normalized patches [P, W, Q, C] of one frame -> [P, W, Q, D]."""
-        return PatchKernel(self.config, name="proj")(patches)
-
-
-class MergerMLP(nn.Module):
-    """The two-layer projection of merged patches; its layers are named 0 and 2 on disk."""
-
-    out: int
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """x [..., m*m*Dv] -> [..., D]."""
-        x = nn.gelu(Linear(x.shape[-1], use_bias=True, name="0")(x), approximate=False)
-        return Linear(self.out, use_bias=True, name="2")(x)
-
-
-class Merger(nn.Module):
-    """Joins the m * m patches of a unit into one token of the decoder's width."""
-
-    config: VisionConfig
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """x [P, W, Q, Dv] -> [P, W*Q/(m*m), D], still in window layout."""
-        x = RMSNorm(1e-6, name="ln_q")(x)
-        merged = x.reshape(x.shape[0], -1, self.config.spatial_merge_size**2 * x.shape[-1])
-        return MergerMLP(self.config.out_hidden_size, name="mlp")(merged)
-
-
-class VisionTower(nn.Module):
-    """Pixels to image tokens."""
-
-    config: VisionConfig
-
-    @nn.compact
-    def __call__(
-        self, pixels: jax.Array, patch_hw: jax.Array, segment: jax.Array, remat: bool = False
-    ) -> jax.Array:
-        """Encodes images in window layout (see `Prompts`).
-
-        Args:
-            pixels: u8[P, W, Q, C], or floats in [0, 1].
-            patch_hw: i32[P, W, Q, 2].
-            segment: i32[P, W, Q].
-            remat: recompute activations in the backward pass.
-
-        Returns:
-            f[P, W*Q/(m*m), D] merged tokens in window layout.
-        """
-        c = self.config
-        x = PatchEmbed(c, name="patch_embed")(normalize(pixels, c.image_mean, c.image_std))
-        quarter = c.hidden_size // c.num_heads // 4
-        frequencies = 10000.0 ** -(jnp.arange(quarter, dtype=jnp.float32) / quarter)
-        angles = (patch_hw[..., None] * frequencies).reshape(*patch_hw.shape[:-1], 2 * quarter)
-        full = jnp.isin(jnp.arange(c.depth), jnp.array(c.fullatt_block_indexes, jnp.int32))
-        block = VisionBlock(c, parent=None)
-        layers = stacked(self, "blocks", block, c.depth, x, angles, segment, full[0])
-
-        def layer(params: Any, x: jax.Array, full: jax.Array) -> tuple[jax.Array, None]:
-            return block.apply({"params": params}, x, angles, segment, full), None
-
-        x, _ = run_layers(layer, layers, x, full, remat)
-        return Merger(c, name="merger")(x)
 
 
 class Attention(nn.Module):
@@ -297,36 +91,42 @@ class DecoderBlock(nn.Module):
             The stream after the layer, and its keys and values [P, K, G, L, h].
         """
         query, own = self.self_attn.heads(self.input_layernorm(x), angles)
-        return self._finish(x, query, own, mask, prefix), own
-
-    def decode(
-        self, x: jax.Array, angles: jax.Array, cache: KeyValues, index: jax.Array, prefix: Any
-    ) -> tuple[jax.Array, KeyValues]:
-        """One token of every response.
-
-        Args:
-            x: [P, G, 1, D].
-            angles: f32[P, 1, 1, h/2].
-            cache: keys and values [P, K, G, S, h] of the responses so far.
-            index: i32[], the position in the cache that this token takes.
-            prefix: keys, values [P, K, T, h] and mask bool[P, T] of the prompt.
-
-        Returns:
-            The stream after the layer, and the cache with this token in it.
-        """
-        query, new = self.self_attn.heads(self.input_layernorm(x), angles)
-        cache = tuple(lax.dynamic_update_slice_in_dim(c, n, index, 3) for c, n in zip(cache, new))
-        mask = jnp.arange(cache[0].shape[3]) <= index
-        return self._finish(x, query, cache, mask, prefix), cache
-
-    def _finish(
-        self, x: jax.Array, query: jax.Array, own: KeyValues, mask: jax.Array, prefix: Any
-    ) -> jax.Array:
         shared, shared_mask = None, None
         if prefix is not None:
             shared, shared_mask = prefix[:2], prefix[2][:, None, None, None, None, :]
         x = x + self.self_attn.out(attend(query, own, mask, shared, shared_mask))
-        return x + self.mlp(self.post_attention_layernorm(x))
+        return x + self.mlp(self.post_attention_layernorm(x)), own
+
+    def decode(
+        self, x: jax.Array, angles: jax.Array, cache: KeyValues, rows: Rows, prefix: Any
+    ) -> tuple[jax.Array, KeyValues]:
+        """One token of each of B rows.
+
+        Args:
+            x: [B, D].
+            angles: f32[B, h/2].
+            cache: keys and values [B, K, S, h] of the rows so far.
+            rows: which prefix each row follows, and how far it is.
+            prefix: keys, values [N, K, T, h] and mask bool[N, T] of the prefixes.
+
+        Returns:
+            The rows after the layer, and the cache with this token in it.
+        """
+        y = self.input_layernorm(x)[:, None, None]
+        query, new = self.self_attn.heads(y, angles[:, None, None])
+        # A row that has no token yet writes nowhere.
+        place = jnp.where(rows.index > 0, rows.index - 1, cache[0].shape[2])
+        number = jnp.arange(len(place))
+        cache = tuple(
+            c.at[number, :, place].set(n[:, :, 0, 0], mode="drop") for c, n in zip(cache, new)
+        )
+        mask = jnp.arange(cache[0].shape[2]) < rows.index[:, None]
+        cell = (rows.prefix, rows.number)
+        mixed = attend_rows(
+            query[:, :, 0, :, 0], cache, mask, prefix[:2], prefix[2], cell, rows.width
+        )
+        x = x + self.self_attn.o_proj(mixed.reshape(x.shape[0], -1))
+        return x + self.mlp(self.post_attention_layernorm(x)), cache
 
 
 class Embedding(nn.Module):
@@ -406,25 +206,23 @@ class Decoder(nn.Module):
         (x, y), _ = run_layers(layer, self.layers, (x, y), None, remat)
         return self.norm(x[:, 0]), self.norm(y)
 
-    def token(
-        self, prompts: Prompts, tokens: jax.Array, index: jax.Array, prefix: Any, cache: Any
-    ) -> tuple[jax.Array, Any]:
-        """One token of every response, i32[P, G] -> hidden [P, G, D] and the cache after it."""
-        x = self.embed_tokens(tokens)[:, :, None]
-        angles = self.angles(response_positions(prompts, 1) + index)
-        mask = prompt_mask(prompts)
+    def rows(self, rows: Rows, prefix: Any, cache: Any) -> tuple[jax.Array, Any]:
+        """One token of each of B rows -> hidden [B, D] and the cache after it."""
+        x = self.embed_tokens(rows.token)
+        positions = rows.next_position + rows.index - 1
+        angles = self.angles(jnp.broadcast_to(positions[:, None], (len(positions), 3)))
 
         def layer(params: Any, x: jax.Array, inputs: Any) -> tuple[jax.Array, KeyValues]:
             (key, value), cache = inputs
             return self.block.apply(
-                {"params": params}, x, angles, cache, index, (key, value, mask), method="decode"
+                {"params": params}, x, angles, cache, rows, (key, value, rows.mask), method="decode"
             )
 
         inputs = (prefix, cache)
         if isinstance(self.layers, tuple):
             inputs = tuple(zip(prefix, cache))
         x, cache = run_layers(layer, self.layers, x, inputs)
-        return self.norm(x[:, :, 0]), cache
+        return self.norm(x), cache
 
     def _embed_prompt(self, prompts: Prompts, features: jax.Array | None) -> jax.Array:
         x = self.embed_tokens(prompts.tokens)
@@ -486,22 +284,18 @@ class Qwen2_5_VL(nn.Module):
         hidden, prefix = self.model.prompt(prompts, self.encode(prompts), remat=False)
         return last_hidden(hidden, prompts), prefix
 
-    def decode(
-        self, prompts: Prompts, tokens: jax.Array, index: jax.Array, prefix: Any, cache: Any
-    ) -> tuple[jax.Array, Any]:
-        """Reads one token of every response.
+    def decode(self, rows: Rows, prefix: Any, cache: Any) -> tuple[jax.Array, Any]:
+        """Reads one token of each of B rows, which follow N prefixes.
 
         Args:
-            prompts: P prompts, of which only lengths and positions are used.
-            tokens: i32[P, G].
-            index: i32[], the place of these tokens in their responses.
-            prefix: what `prefill` returned.
-            cache: each layer's keys and values [P, K, G, S, h] of the responses.
+            rows: the tokens, and what they follow.
+            prefix: each layer's keys and values [N, K, T, h], as `prefill` made them.
+            cache: each layer's keys and values [B, K, S, h] of the rows so far.
 
         Returns:
-            Hidden states f[P, G, D] that predict the next tokens, and the cache.
+            Hidden states f[B, D] that predict the next tokens, and the cache.
         """
-        return self.model.token(prompts, tokens, index, prefix, cache)
+        return self.model.rows(rows, prefix, cache)
 
 
 def head(params: Any) -> jax.Array:
@@ -539,14 +333,6 @@ def init_params(config: Config, key: jax.Array) -> Any:
     return Qwen2_5_VL(config).init(key, prompts, zeros(1, 1, 2))["params"]
 
 
-def normalize(pixels: jax.Array, mean: tuple[float, ...], std: tuple[float, ...]) -> jax.Array:
-    """Pixels u8, or floats in [0, 1], [..., 3 * patch * patch] -> f32 of mean 0 and deviation 1."""
-    if jnp.issubdtype(pixels.dtype, jnp.integer):
-        pixels = pixels / 255.0
-    repeat = pixels.shape[-1] // len(mean)
-    return (pixels - jnp.repeat(jnp.array(mean), repeat)) / jnp.repeat(jnp.array(std), repeat)
-
-
 def causal(length: int) -> jax.Array:
     """bool[L, L]: a token attends to itself and to what stands before it."""
     return jnp.tril(jnp.ones((length, length), bool))
@@ -566,17 +352,3 @@ def response_positions(prompts: Prompts, length: int) -> jax.Array:
 def last_hidden(hidden: jax.Array, prompts: Prompts) -> jax.Array:
     """[P, T, D] -> [P, D] at each prompt's last token."""
     return jnp.take_along_axis(hidden, prompts.length[:, None, None] - 1, axis=1)[:, 0]
-
-
-def stacked(module: nn.Module, name: str, block: nn.Module, depth: int, *example: Any) -> Any:
-    """The parameters of `depth` blocks: made at init, afterwards whatever the caller gave.
-
-    Read without Linen's shape check, since the caller may give them stacked or one tree a layer.
-    """
-    if module.has_variable("params", name):
-        return module.get_variable("params", name)
-
-    def init(key: jax.Array) -> Any:
-        return jax.vmap(lambda k: block.init(k, *example)["params"])(jax.random.split(key, depth))
-
-    return module.param(name, init)

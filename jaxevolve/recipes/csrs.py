@@ -8,11 +8,9 @@ self-consistency or, with labels, supervised GRPO.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from ml_collections import ConfigDict
@@ -21,7 +19,7 @@ from jaxevolve.answers.grading import Graded, grade
 from jaxevolve.learner import Experience
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.objectives import group_advantage, response_mask, uninformative_groups
-from jaxevolve.policy import ANCHOR, MATERNAL, NOISE, RETRACE, Policy, read, sampling_rules
+from jaxevolve.policy import Policy, read, sampling_rules
 from jaxevolve.recipes import records
 from jaxevolve.rewards import (
     distinct_answers,
@@ -33,10 +31,12 @@ from jaxevolve.rewards import (
     vote,
     with_format,
 )
-from jaxevolve.rollout.decode import Responses, generate
-from jaxevolve.rollout.retrace import anchors, fork, perturb
-from jaxevolve.rollout.sampling import Sampling, response_keys
+from jaxevolve.rollout.engine import Job, Response, Stats
+from jaxevolve.rollout.generate import Responses, generate
+from jaxevolve.rollout.retrace import anchors, fork
+from jaxevolve.rollout.sampling import ANCHOR, MATERNAL, RETRACE, Sampling, response_keys
 from jaxevolve.runtime.buckets import bucket
+from jaxevolve.runtime.mesh import placement
 from jaxevolve.runtime.metrics import PhaseTimer
 
 Row = Mapping[str, Any]
@@ -58,13 +58,11 @@ class Retraced:
 
     Attributes:
         anchor: i32[P, G], tokens of the maternal response that were kept.
-        tokens: i32[P, G, M, L], what followed.
-        lengths: i32[P, G, M].
+        responses: [P, G, M] what followed.
     """
 
     anchor: np.ndarray
-    tokens: np.ndarray
-    lengths: np.ndarray
+    responses: Responses
 
 
 def collect(
@@ -76,7 +74,6 @@ def collect(
     *,
     config: ConfigDict,
     score: Score,
-    place: Callable[[Any], Any],
     timer: PhaseTimer,
 ) -> Collected:
     """Samples a batch and rewards it.
@@ -89,21 +86,14 @@ def collect(
         key: the key of this step.
         config: the run's config.
         score: what the learner scores with.
-        place: puts host arrays onto the mesh, axis 0 over its data axes.
         timer: adds to rollout, retrace, answers and score.
     """
     rules = sampling_rules(
         policy.processor, config.rollout.temperature, config.rollout.top_p, config.rollout.top_k
     )
-    parts = []
-    size = config.rollout.batch or len(rows)
-    for first in range(0, len(rows), size):
-        piece = place(jax.tree.map(itemgetter(slice(first, first + size)), prompts))
-        with timer("rollout"):
-            maternal = sample_maternal(policy, piece, key, rules, config)
-        with timer("retrace"):
-            parts.append((maternal, retrace(policy, piece, maternal, key, rules, config, place)))
-    maternal, retraced = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    maternal, retraced, stats = sample(policy, prompts, key, rules, config)
+    for name, phase in (("rollout", MATERNAL), ("retrace", RETRACE)):
+        timer.add(name, stats.seconds.get(phase, 0.0))
 
     with timer("answers"):
         texts = read(policy.processor, maternal).texts
@@ -119,6 +109,7 @@ def collect(
     with timer("score"):
         longest = bucket(int(maternal.lengths.max()))
         tokens = maternal.tokens[:, :, : min(longest, config.rollout.max_tokens)]
+        _, place = placement(policy.params)
         placed = place((prompts, tokens))
         old, entropy = score(policy.params, *placed)
         ref = score(reference, *placed)[0] if reference is not None else None
@@ -141,97 +132,109 @@ def collect(
         "rollout/logprob_gap": gap[mask].max(),
         "rollout/tokens": maternal.lengths.sum(),
         "retrace/agreement": agreement(classes, reclasses),
-        "retrace/tokens": retraced.lengths.sum(),
+        "retrace/tokens": retraced.responses.lengths.sum(),
         **label_metrics(graded, group),
     }
-    samples = records.samples(rows, texts, graded, rewards, advantages, maternal, retraced.anchor)
+    samples = records.samples(
+        rows,
+        texts,
+        graded,
+        rewards,
+        advantages,
+        maternal,
+        retraced.anchor,
+        policy.processor.decode,
+    )
     return Collected(experience, metrics, samples)
 
 
-def sample_maternal(
-    policy: Policy, prompts: Prompts, key: jax.Array, rules: Sampling, config: ConfigDict
-) -> Responses:
-    """Samples n maternal responses a prompt, brought to the host."""
-    group = config.rollout.n
-    responses = generate(
-        policy.model,
-        policy.params,
-        prompts,
-        members=jnp.arange(group),
-        key=jax.random.fold_in(key, MATERNAL),
-        rules=rules,
-        limits=jnp.full((len(prompts.length), group), config.rollout.max_tokens, jnp.int32),
-        max_tokens=config.rollout.max_tokens,
-        chunk=config.rollout.chunk,
-    )
-    return jax.tree.map(np.asarray, responses)
-
-
-def retrace(
+def sample(
     policy: Policy,
     prompts: Prompts,
-    maternal: Responses,
     key: jax.Array,
     rules: Sampling,
     config: ConfigDict,
-    place: Callable[[Any], Any],
-) -> Retraced:
-    """Samples m re-inferences from the anchor of every maternal response (Eq. 6 and 9)."""
+) -> tuple[Responses, Retraced, Stats]:
+    """Samples n maternal responses a prompt, and m re-inferences from the anchor of each.
+
+    A re-inference starts when its own parent has ended (Eq. 6 and 9).
+    """
     settings, samples = config.retrace, config.retrace.m
-    count, group, length = maternal.tokens.shape
-    if samples == 0:
-        empty = np.zeros((count, group, 0, length), np.int32)
-        return Retraced(np.zeros((count, group), np.int32), empty, empty[..., 0])
-    anchor, limit = anchors(
-        maternal,
-        rule=settings.anchor,
-        rate=settings.rate,
-        token=settings.token,
-        key=jax.random.fold_in(key, ANCHOR),
-        ids=np.asarray(prompts.ids),
-        max_tokens=config.rollout.max_tokens,
-    )
+    group, most = config.rollout.n, config.rollout.max_tokens
+    shape = (len(prompts.length), group, samples)
+    retraced = Retraced(np.zeros(shape[:2], np.int32), Responses.empty(*shape, most))
     noisy = settings.image_noise > 0 and prompts.pixels.shape[1] > 0
-    copies = samples if noisy and settings.noise_per == "sample" else 1
-    forked = fork(
-        prompts, maternal.tokens, anchor, size=max(bucket(int(anchor.max())), 1), copies=copies
-    )
-    if noisy:
-        draws = jnp.arange(group * copies)
-        if settings.noise_per == "prompt":
-            draws = jnp.zeros_like(draws)
-        keys = response_keys(jax.random.fold_in(key, NOISE), prompts.ids, draws)
-        forked = perturb(forked, keys.reshape(-1), settings.image_noise)
-    forked = place(forked)
-    # Re-inference j of maternal response g is member g * m + j of its prompt.
-    shape = (count * group * copies, samples // copies)
-    members = jnp.tile(jnp.arange(group * samples), count).reshape(shape)
-    limits = jnp.repeat(jnp.asarray(limit).reshape(-1), samples).reshape(shape)
-    responses = generate(
+    rates = np.full(shape[:2], settings.rate)
+    if settings.anchor == "random":
+        rates = random_rates(key, prompts.ids, group)
+
+    def follow(job: Job, member: int, response: Response) -> list[Job]:
+        if job.phase == RETRACE:
+            retraced.responses.put((*job.tag, job.members[member] % samples), response)
+            return []
+        if samples == 0:
+            return []
+        parent = (job.tag, member)
+        anchor, limit = anchors(
+            np.array([len(response.tokens)]),
+            np.array([response.stopped]),
+            rule=settings.anchor,
+            rate=rates[parent],
+            token=settings.token,
+            max_tokens=most,
+        )
+        retraced.anchor[parent] = anchor[0]
+        if limit[0] == 0:
+            return []
+        prompt = fork(job.prompt, response.tokens[None], anchor)
+        # Re-inference j of maternal response g is member g * m + j of its prompt.
+        first = member * samples
+        members = [range(first, first + samples)]
+        draws: list[int | None] = [None]
+        if noisy:
+            draws = [0 if settings.noise_per == "prompt" else member]
+            if settings.noise_per == "sample":
+                members = [range(m, m + 1) for m in members[0]]
+                draws = [m[0] for m in members]
+        return [
+            Job(prompt, RETRACE, m, int(limit[0]), noise=draw, tag=parent)
+            for m, draw in zip(members, draws)
+        ]
+
+    maternal, stats = generate(
         policy.model,
         policy.params,
-        forked,
-        members=members,
-        key=jax.random.fold_in(key, RETRACE),
+        prompts,
+        n=group,
+        max_tokens=most,
+        rows=config.rollout.rows,
+        follow=follow,
+        key=key,
         rules=rules,
-        limits=limits,
-        max_tokens=config.rollout.max_tokens,
+        width=max(group, samples),
         chunk=config.rollout.chunk,
+        deviation=settings.image_noise,
     )
-    tokens = np.asarray(responses.tokens).reshape(count, group, samples, -1)
-    return Retraced(anchor, tokens, np.asarray(responses.lengths).reshape(tokens.shape[:3]))
+    return maternal, retraced, stats
+
+
+def random_rates(key: jax.Array, ids: np.ndarray, group: int) -> np.ndarray:
+    """f32[P, G] in [0, 1): the rates of "random" anchors (the paper's A.5)."""
+    members = np.tile(np.arange(group, dtype=np.int32), len(ids))
+    keys = response_keys(key, np.full_like(members, ANCHOR), np.repeat(ids, group), members)
+    return np.asarray(jax.vmap(jax.random.uniform)(keys)).reshape(len(ids), group)
 
 
 def continued_texts(policy: Policy, maternal: Responses, retraced: Retraced) -> list[list[str]]:
     """[P][G * M] texts of the re-inferences: kept prefix and continuation, decoded as one."""
-    count, group, samples = retraced.lengths.shape
+    count, group, samples = retraced.responses.lengths.shape
     return [
         [
             policy.processor.decode(
                 np.concatenate(
                     [
                         maternal.tokens[p, g, : retraced.anchor[p, g]],
-                        retraced.tokens[p, g, m, : retraced.lengths[p, g, m]],
+                        retraced.responses.tokens[p, g, m, : retraced.responses.lengths[p, g, m]],
                     ]
                 )
             )

@@ -3,14 +3,14 @@
 import base64
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxevolve.answers.grading import Graded
 from jaxevolve.hf.images import open_image
-from jaxevolve.rollout.decode import Responses
+from jaxevolve.rollout.generate import Responses
 
 PROMPTS = 4  # a step
 LARGEST_SIDE = 512  # pixels of a stored image
@@ -24,11 +24,13 @@ def samples(
     advantages: np.ndarray,
     maternal: Responses,
     anchor: np.ndarray,
+    decode: Callable[[np.ndarray], str],
 ) -> list[dict[str, Any]]:
     """Records of the first prompts of a batch, as samples/STEP.jsonl holds them.
 
     Counts are those of an answer's class among the maternal responses and among all
-    re-inferences; `reinference` lists the answers that followed a response's anchor.
+    re-inferences; `reinference` lists the answers that followed a response's anchor, which stands
+    behind `anchor` tokens and `kept` characters.
     """
     group = rewards.shape[1]
     written = []
@@ -48,6 +50,7 @@ def samples(
                 "tokens": int(maternal.lengths[p, g]),
                 "stopped": bool(maternal.stopped[p, g]),
                 "anchor": int(anchor[p, g]),
+                "kept": common(texts[p][g], decode(maternal.tokens[p, g, : anchor[p, g]])),
                 "reinference": again[g].tolist(),
                 "correct": bool(graded.correct[p, g]) if graded.labeled[p] else None,
             }
@@ -64,6 +67,12 @@ def samples(
             }
         )
     return written
+
+
+def common(text: str, prefix: str) -> int:
+    """How many characters of a text its decoded prefix has: an anchor may cut one in two."""
+    pairs = zip(text, prefix)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(text), len(prefix)))
 
 
 def data_uri(image: Any) -> str:

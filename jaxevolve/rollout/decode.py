@@ -1,226 +1,280 @@
-"""Prefill once, then decode G responses a prompt in chunks.
+"""The compiled half of sampling: prompts are read into a pool, responses are decoded in rows.
 
-Inside a chunk a `while_loop` runs on the device until the chunk is full or every response has
-ended; between chunks the host looks once and grows the cache of the responses by one chunk. The
-keys of a prompt are never copied to its responses.
+A pool holds the keys of N prompts, each once for all its responses. B rows hold the responses that
+are decoded together; a row may belong to any prompt of the pool and start at any time. `engine`
+decides on the host which prompt goes where; here are the programs that it calls, all of fixed
+shape.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 from jax import lax
 
-from jaxevolve.models.inputs import Prompts
+from jaxevolve.models.inputs import Prompts, Rows
 from jaxevolve.models.layers import matmul, unstack
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, head, unstacked
-from jaxevolve.rollout.sampling import Sampling, response_keys, sample
+from jaxevolve.rollout.retrace import perturb
+from jaxevolve.rollout.sampling import Sampling, sample
 
 
 @struct.dataclass
-class Responses:
-    """G sampled responses a prompt.
+class Pool:
+    """N prompts that have been read.
 
     Attributes:
-        tokens: i32[P, G, L], 0 after a response's end.
-        lengths: i32[P, G], the stop id included where there is one.
-        logprobs: f32[P, G, L], as sampled (see `sample`), 0 after a response's end.
-        stopped: bool[P, G], whether a stop id ended it; otherwise it was cut at its limit.
+        keys: each layer's keys and values [N, K, T, h].
+        hidden: f[N, D], the state that predicts the first token of a response.
+        length: i32[N], tokens of each prompt.
+        next_position: i32[N].
+    """
+
+    keys: Any
+    hidden: jax.Array
+    length: jax.Array
+    next_position: jax.Array
+
+    @property
+    def prompt_tokens(self) -> int:
+        """T, the room for a prompt."""
+        return jax.tree.leaves(self.keys)[0].shape[-2]
+
+
+@struct.dataclass
+class Decoding:
+    """B responses on their way.
+
+    Attributes:
+        tokens: i32[B, S].
+        logprobs: f32[B, S].
+        index: i32[B], tokens so far.
+        limit: i32[B], most tokens; a row that is not in use has 0.
+        stopped: bool[B], whether a stop id ended it.
+        keys: [B] random keys.
+        prefix: i32[B], its prompt in the pool.
+        number: i32[B], its place among the rows of its prompt.
+        cache: each layer's keys and values [B, K, S, h].
     """
 
     tokens: jax.Array
-    lengths: jax.Array
     logprobs: jax.Array
-    stopped: jax.Array
-
-
-@struct.dataclass
-class DecodeState:
-    """What decoding carries from token to token.
-
-    Attributes:
-        index: i32[], tokens written so far, the same for all responses.
-        responses: the arrays of `Responses`, S tokens long.
-        cache: each layer's keys and values [P, K, G, S, h].
-    """
-
     index: jax.Array
-    responses: Responses
+    limit: jax.Array
+    stopped: jax.Array
+    keys: jax.Array
+    prefix: jax.Array
+    number: jax.Array
     cache: Any
 
+    @property
+    def live(self) -> jax.Array:
+        """bool[B], the rows that go on."""
+        return (~self.stopped) & (self.index < self.limit)
 
-def generate(
+
+def empty(
     model: Qwen2_5_VL,
     params: Any,
-    prompts: Prompts,
     *,
-    members: jax.Array,
-    key: jax.Array,
-    rules: Sampling,
-    limits: jax.Array,
-    max_tokens: int,
-    chunk: int,
-) -> Responses:
-    """Samples responses.
+    prompts: int,
+    prompt_tokens: int,
+    rows: int,
+    tokens: int,
+    place: Callable[..., Any],
+) -> tuple[Pool, Decoding]:
+    """A pool of N = `prompts` with T = `prompt_tokens`, and B = `rows` with S = `tokens`.
+
+    `place` puts a tree onto the devices, split along the axis that it is given.
+    """
+    c = model.config
+    dtype = params["model"]["norm"]["weight"].dtype
+
+    def cache(count: int, length: int) -> Any:
+        shape = (count, c.num_key_value_heads, length, c.head_dim)
+        if unrolled():
+            pair = lambda: (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+            return place(tuple(pair() for _ in range(c.num_hidden_layers)))
+        shape = (c.num_hidden_layers, *shape)
+        return place((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)), axis=1)
+
+    zeros = lambda *shape: jnp.zeros(shape, jnp.int32)
+    pool = Pool(
+        keys=None,
+        hidden=jnp.zeros((prompts, c.hidden_size), dtype),
+        length=zeros(prompts),
+        next_position=zeros(prompts),
+    )
+    decoding = Decoding(
+        tokens=zeros(rows, tokens),
+        logprobs=jnp.zeros((rows, tokens), jnp.float32),
+        index=zeros(rows),
+        limit=zeros(rows),
+        stopped=jnp.zeros(rows, bool),
+        keys=jax.random.split(jax.random.key(0), rows),
+        prefix=zeros(rows),
+        number=zeros(rows),
+        cache=None,
+    )
+    return (
+        place(pool).replace(keys=cache(prompts, prompt_tokens)),
+        place(decoding).replace(cache=cache(rows, tokens)),
+    )
+
+
+@partial(jax.jit, static_argnames=("model",), donate_argnames=("pool",))
+def read_prompts(
+    model: Qwen2_5_VL,
+    params: Any,
+    pool: Pool,
+    prompts: Prompts,
+    places: jax.Array,
+    noise: tuple[jax.Array, jax.Array] | None = None,
+) -> Pool:
+    """Reads J prompts into the pool.
 
     Args:
-        model: the model, static.
+        model: the model.
         params: its parameters.
-        prompts: P prompts.
-        members: i32[G] or i32[P, G], numbers of the responses in their groups; they and
-            `prompts.ids` say which random numbers a response gets.
-        key: the key of seed, step and phase.
-        rules: sampling rules.
-        limits: i32[P, G], most tokens of each response; 0 leaves it empty.
-        max_tokens: L, at least every limit.
-        chunk: tokens between two looks from the host.
-
-    Returns:
-        Responses of L = `max_tokens`.
+        pool: the pool, which is consumed.
+        prompts: J prompts of at most T tokens.
+        places: i32[J], where they go; N for one that only fills the shape.
+        noise: keys [J] and a deviation f32[], to add noise to their images.
     """
-    keys = response_keys(key, prompts.ids, members)
-    chunk = min(chunk, max_tokens)
-    state, prefix = start(model, params, prompts, keys, rules, limits, chunk)
-    prompts = without_pixels(prompts)
-    while True:
-        state, going = decode_chunk(model, params, prompts, prefix, state, keys, rules, limits)
-        size = state.responses.tokens.shape[-1]
-        if size >= max_tokens or not bool(going):
-            break
-        state = grow(state, min(size + chunk, max_tokens))
-    return fit(state.responses, max_tokens)
-
-
-@partial(jax.jit, static_argnames=("model", "rules", "size"))
-def start(
-    model: Qwen2_5_VL,
-    params: Any,
-    prompts: Prompts,
-    keys: jax.Array,
-    rules: Sampling,
-    limits: jax.Array,
-    size: int,
-) -> tuple[DecodeState, Any]:
-    """Reads the prompts and samples the first token of every response."""
-    hidden, prefix = model.apply({"params": params}, prompts, method="prefill")
-    group = limits.shape
-    hidden = jnp.broadcast_to(hidden[:, None], (*group, hidden.shape[-1]))
-    empty = Responses(
-        tokens=jnp.zeros((*group, size), jnp.int32),
-        lengths=jnp.zeros(group, jnp.int32),
-        logprobs=jnp.zeros((*group, size), jnp.float32),
-        stopped=jnp.zeros(group, bool),
-    )
-    index = jnp.zeros((), jnp.int32)
-    responses = write_sample(params, hidden, keys, index, rules, limits, empty)
+    if noise is not None:
+        prompts = perturb(prompts, *noise)
+    hidden, keys = model.apply({"params": params}, prompts, method="prefill")
     if unrolled():
-        prefix = unstack(prefix)
-    caches = jax.tree.map(lambda x: response_cache(x, group[1], size), prefix)
-    return DecodeState(index + 1, responses, caches), prefix
+        keys = unstack(keys)
 
+    def write(old: jax.Array, new: jax.Array) -> jax.Array:
+        widths = [(0, 0)] * new.ndim
+        widths[-2] = (0, old.shape[-2] - new.shape[-2])
+        new = jnp.pad(new, widths)
+        at = old.at[places] if new.ndim == 4 else old.at[:, places]
+        return at.set(new, mode="drop")
 
-def without_pixels(prompts: Prompts) -> Prompts:
-    """What decoding reads of the prompts: images of another size are no reason to compile anew."""
-    return prompts.replace(pixels=None, patch_hw=None, segment=None)
-
-
-def response_cache(prefix: jax.Array, group: int, size: int) -> jax.Array:
-    """Zeros [.., P, K, G, S, h] for a prompt's keys [.., P, K, T, h]."""
-    shape = (*prefix.shape[:-2], group, size, prefix.shape[-1])
-    return jnp.zeros(shape, prefix.dtype)
-
-
-@partial(jax.jit, static_argnames=("model", "rules"), donate_argnames=("state",))
-def decode_chunk(
-    model: Qwen2_5_VL,
-    params: Any,
-    prompts: Prompts,
-    prefix: Any,
-    state: DecodeState,
-    keys: jax.Array,
-    rules: Sampling,
-    limits: jax.Array,
-) -> tuple[DecodeState, jax.Array]:
-    """Decodes until the arrays of `state` are full or every response has ended.
-
-    Returns:
-        The state, and bool[] whether any response goes on.
-    """
-    size = state.responses.tokens.shape[-1]
-    layered = unstacked(params) if unrolled() else params
-
-    def going(responses: Responses) -> jax.Array:
-        return (~responses.stopped) & (responses.lengths < limits)
-
-    def step(state: DecodeState) -> DecodeState:
-        tokens = lax.dynamic_index_in_dim(state.responses.tokens, state.index - 1, 2, False)
-        hidden, cache = model.apply(
-            {"params": layered},
-            prompts,
-            tokens,
-            state.index - 1,
-            prefix,
-            state.cache,
-            method="decode",
-        )
-        responses = write_sample(params, hidden, keys, state.index, rules, limits, state.responses)
-        return DecodeState(state.index + 1, responses, cache)
-
-    def more(state: DecodeState) -> jax.Array:
-        return (state.index < size) & going(state.responses).any()
-
-    state = lax.while_loop(more, step, state)
-    return state, going(state.responses).any()
-
-
-def write_sample(
-    params: Any,
-    hidden: jax.Array,
-    keys: jax.Array,
-    index: jax.Array,
-    rules: Sampling,
-    limits: jax.Array,
-    responses: Responses,
-) -> Responses:
-    """Samples the token at `index` of every response that goes on, and writes it."""
-    logits = matmul(hidden, head(params)).astype(jnp.float32)
-    token, logprob = sample(logits, keys, index, rules)
-    going = (~responses.stopped) & (responses.lengths < limits)
-    token, logprob = jnp.where(going, token, 0), jnp.where(going, logprob, 0.0)
-    stop = jnp.isin(token, jnp.array(rules.stop_ids, jnp.int32)) & going
-    write = lax.dynamic_update_index_in_dim
-    return Responses(
-        tokens=write(responses.tokens, token, index, 2),
-        lengths=responses.lengths + going,
-        logprobs=write(responses.logprobs, logprob, index, 2),
-        stopped=responses.stopped | stop,
+    return Pool(
+        keys=jax.tree.map(write, pool.keys, keys),
+        hidden=pool.hidden.at[places].set(hidden, mode="drop"),
+        length=pool.length.at[places].set(prompts.length, mode="drop"),
+        next_position=pool.next_position.at[places].set(prompts.next_position, mode="drop"),
     )
 
 
-@partial(jax.jit, static_argnames=("size",))
-def grow(state: DecodeState, size: int) -> DecodeState:
-    """Lengthens every array of the state to S = `size` tokens."""
-    responses = fit(state.responses, size)
-    extra = size - state.responses.tokens.shape[-1]
-    pad = [(0, extra), (0, 0)]
-    cache = jax.tree.map(lambda x: jnp.pad(x, [(0, 0)] * (x.ndim - 2) + pad), state.cache)
-    return DecodeState(state.index, responses, cache)
+@partial(jax.jit, donate_argnames=("decoding",))
+def start_rows(
+    decoding: Decoding,
+    new: jax.Array,
+    limit: jax.Array,
+    prefix: jax.Array,
+    number: jax.Array,
+    keys: jax.Array,
+) -> Decoding:
+    """Starts responses in the rows where `new` bool[B] says so; the other arguments are [B]."""
+    pick = lambda fresh, old: jnp.where(new, fresh, old)
+    return decoding.replace(
+        index=pick(0, decoding.index),
+        limit=pick(limit, decoding.limit),
+        stopped=decoding.stopped & ~new,
+        keys=pick(keys, decoding.keys),
+        prefix=pick(prefix, decoding.prefix),
+        number=pick(number, decoding.number),
+    )
 
 
-def fit(responses: Responses, size: int) -> Responses:
-    """Pads, or cuts what is empty, to L = `size` tokens."""
-    have = responses.tokens.shape[-1]
+@partial(jax.jit, static_argnames=("model", "rules", "width"), donate_argnames=("decoding",))
+def decode(
+    model: Qwen2_5_VL,
+    params: Any,
+    pool: Pool,
+    decoding: Decoding,
+    rules: Sampling,
+    width: int,
+    steps: jax.Array,
+    least: jax.Array,
+) -> tuple[Decoding, jax.Array]:
+    """Decodes until `steps` tokens are made or no more than `least` rows go on.
 
-    def resize(x: Any) -> Any:
-        if size <= have:
-            return x[..., :size]
-        widths = [(0, 0), (0, 0), (0, size - have)]
-        return (np if isinstance(x, np.ndarray) else jnp).pad(x, widths)
+    Args:
+        model: the model.
+        params: its parameters.
+        pool: the prompts.
+        decoding: the rows, which are consumed; S is at least every index + `steps`.
+        rules: sampling rules.
+        width: most rows of one prompt.
+        steps: i32[].
+        least: i32[].
 
-    return responses.replace(tokens=resize(responses.tokens), logprobs=resize(responses.logprobs))
+    Returns:
+        The rows, and i32[] tokens made a row.
+    """
+    layered = unstacked(params) if unrolled() else params
+    mask = jnp.arange(pool.prompt_tokens) < pool.length[:, None]
+    first, next_position = pool.hidden[decoding.prefix], pool.next_position[decoding.prefix]
+    numbers = jnp.arange(len(decoding.index))
+
+    def step(carry: tuple[Decoding, jax.Array]) -> tuple[Decoding, jax.Array]:
+        d, done = carry
+        live = d.live
+        rows = Rows(
+            token=d.tokens[numbers, jnp.maximum(d.index - 1, 0)],
+            index=d.index,
+            next_position=next_position,
+            # A row that has ended must not stand where one of a later prompt stands.
+            prefix=jnp.where(live, d.prefix, len(pool.length)),
+            number=d.number,
+            mask=mask,
+            width=width,
+        )
+        hidden, cache = model.apply({"params": layered}, rows, pool.keys, d.cache, method="decode")
+        hidden = jnp.where((d.index == 0)[:, None], first, hidden)
+        logits = matmul(hidden, head(params)).astype(jnp.float32)
+        token, logprob = sample(logits, d.keys, d.index, rules)
+        place = jnp.where(live, d.index, d.tokens.shape[1])
+        stop = jnp.isin(token, jnp.array(rules.stop_ids, jnp.int32))
+        d = d.replace(
+            tokens=d.tokens.at[numbers, place].set(token, mode="drop"),
+            logprobs=d.logprobs.at[numbers, place].set(logprob, mode="drop"),
+            index=d.index + live,
+            stopped=d.stopped | (live & stop),
+            cache=cache,
+        )
+        return d, done + 1
+
+    def more(carry: tuple[Decoding, jax.Array]) -> jax.Array:
+        return (carry[1] < steps) & (carry[0].live.sum() > least)
+
+    return lax.while_loop(more, step, (decoding, jnp.zeros((), jnp.int32)))
+
+
+@partial(jax.jit, static_argnames=("prompt_tokens",))
+def grow_pool(pool: Pool, prompt_tokens: int) -> Pool:
+    """The pool with T = `prompt_tokens`."""
+    return pool.replace(keys=_longer(pool.keys, prompt_tokens))
+
+
+@partial(jax.jit, static_argnames=("tokens",))
+def grow_rows(decoding: Decoding, tokens: int) -> Decoding:
+    """The rows with S = `tokens`."""
+    extra = [(0, 0), (0, tokens - decoding.tokens.shape[1])]
+    return decoding.replace(
+        tokens=jnp.pad(decoding.tokens, extra),
+        logprobs=jnp.pad(decoding.logprobs, extra),
+        cache=_longer(decoding.cache, tokens),
+    )
+
+
+def _longer(caches: Any, size: int) -> Any:
+    def pad(x: jax.Array) -> jax.Array:
+        widths = [(0, 0)] * x.ndim
+        widths[-2] = (0, size - x.shape[-2])
+        return jnp.pad(x, widths)
+
+    return jax.tree.map(pad, caches)
 
 
 def unrolled() -> bool:

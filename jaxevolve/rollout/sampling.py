@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+# Phases of a step that draw random numbers of their own.
+MATERNAL, RETRACE, ANCHOR, NOISE = range(4)
 BLOCK = 512  # vocabulary entries whose probabilities are first summed
 
 
@@ -27,37 +29,39 @@ class Sampling:
     banned_ids: tuple[int, ...] = ()
 
 
-def response_keys(key: jax.Array, ids: jax.Array, members: jax.Array) -> jax.Array:
-    """One key a response, from what it is and not from where it stands in the batch.
+def response_keys(
+    key: jax.Array, phases: jax.Array, ids: jax.Array, members: jax.Array
+) -> jax.Array:
+    """One key a response, from what it is and not from where it stands in a batch.
 
     Args:
-        key: the key of the run's seed, step and phase.
-        ids: u32[P] sample ids of the prompts.
-        members: i32[G] or i32[P, G], the number of the response in its group.
+        key: the key of the run's seed and step.
+        phases: i32[B], what the numbers are for.
+        ids: u32[B], sample ids of the prompts.
+        members: i32[B], numbers of the responses in their groups.
 
     Returns:
-        keys [P, G].
+        keys [B].
     """
-    members = jnp.broadcast_to(members, (ids.shape[0], members.shape[-1]))
-    rows = jax.vmap(jax.random.fold_in, (None, 0))(key, ids)
-    return jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(rows, members)
+    fold = jax.vmap(jax.random.fold_in)
+    return fold(fold(jax.vmap(jax.random.fold_in, (None, 0))(key, phases), ids), members)
 
 
 def sample(
-    logits: jax.Array, keys: jax.Array, position: jax.Array, rules: Sampling
+    logits: jax.Array, keys: jax.Array, positions: jax.Array, rules: Sampling
 ) -> tuple[jax.Array, jax.Array]:
     """Draws one token a response.
 
     Args:
-        logits: f32[P, G, V].
-        keys: [P, G], see `response_keys`.
-        position: i32[], the token's place in its response.
+        logits: f32[B, V].
+        keys: [B], see `response_keys`.
+        positions: i32[B], each token's place in its response.
         rules: temperature and what may be drawn.
 
     Returns:
-        tokens i32[P, G], and their log-probabilities f32[P, G] under the softmax of
-        logits / temperature over all of V: what the trainer computes again. With top_p, top_k or
-        a banned token of notable probability, that is not the chance that they were drawn with.
+        tokens i32[B], and their log-probabilities f32[B] under the softmax of logits / temperature
+        over all of V: what the trainer computes again. With top_p, top_k or a banned token of
+        notable probability, that is not the chance that they were drawn with.
     """
     scaled = logits / (rules.temperature or 1.0)
     normalizer = jax.nn.logsumexp(scaled, axis=-1)
@@ -68,10 +72,14 @@ def sample(
         tokens = jnp.argmax(allowed, axis=-1)
     else:
         allowed = keep_likely(allowed, rules.top_p, rules.top_k)
-        uniform = jax.vmap(jax.vmap(lambda k: jax.random.uniform(jax.random.fold_in(k, position))))
-        tokens = inverse_cdf(allowed, uniform(keys))
+        tokens = inverse_cdf(allowed, jax.vmap(uniform)(keys, positions))
     chosen = jnp.take_along_axis(scaled, tokens[..., None], axis=-1)[..., 0]
     return tokens.astype(jnp.int32), chosen - normalizer
+
+
+def uniform(key: jax.Array, position: jax.Array) -> jax.Array:
+    """The uniform number f32[] that a response's token at `position` is drawn with."""
+    return jax.random.uniform(jax.random.fold_in(key, position))
 
 
 def keep_likely(logits: jax.Array, top_p: float, top_k: int) -> jax.Array:

@@ -24,7 +24,7 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
         (
             "batch",
             "data.max_prompt_tokens",
-            "rollout.batch",
+            "rollout.rows",
             "rollout.max_tokens",
             "rollout.chunk",
             "grpo.minibatches",

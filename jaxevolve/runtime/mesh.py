@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -149,9 +149,29 @@ def shardings(mesh: Mesh, tree: Any) -> Any:
     )
 
 
-def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Axis 0 (prompts) over data and fsdp, the rest whole."""
-    return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+def batch_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
+    """One axis (of prompts, or of rows) over data and fsdp, the rest whole."""
+    return NamedSharding(mesh, PartitionSpec(*[None] * axis, ("data", "fsdp")))
+
+
+def placement(params: Any) -> tuple[int, Callable[..., Any]]:
+    """How a batch lies beside parameters.
+
+    Args:
+        params: a tree of arrays.
+
+    Returns:
+        The parts that their mesh splits a batch into, 1 without a mesh; and (tree, axis=0) -> the
+        tree on that mesh, that axis in so many parts.
+    """
+    where = jax.tree.leaves(params)[0].sharding
+    if not isinstance(where, NamedSharding):
+        return 1, lambda tree, axis=0: jax.device_put(tree)
+
+    def place(tree: Any, axis: int = 0) -> Any:
+        return jax.device_put(tree, batch_sharding(where.mesh, axis))
+
+    return where.mesh.shape["data"] * where.mesh.shape["fsdp"], place
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

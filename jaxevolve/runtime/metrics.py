@@ -111,7 +111,7 @@ def drop_after(path: str | Path, step: int) -> None:
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """The objects of a JSONL file; a last line that was cut short is left out, a missing file is."""
+    """The objects of a JSONL file but a last one that was cut short; none if there is no file."""
     path, objects = Path(path), []
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -157,6 +157,15 @@ def write_config(workdir: str | Path, config: Any) -> dict[str, tuple[Any, Any]]
     return changed
 
 
+def show_config(config: Any) -> str:
+    """The settings for people to read, a line a section."""
+    lines = {"": []}
+    for key, value in flatten(config.to_dict()).items():
+        section, _, name = key.rpartition(".")
+        lines.setdefault(section, []).append(f"{name}={value}")
+    return "\n".join(f"{section or 'run':<11} {' '.join(told)}" for section, told in lines.items())
+
+
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"a": {"b": 1}} as {"a.b": 1}."""
     flat = {}
@@ -197,6 +206,10 @@ class PhaseTimer:
             yield
         finally:
             self._seconds[f"time/{phase}"] += time.perf_counter() - start
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Adds seconds that were measured elsewhere."""
+        self._seconds[f"time/{phase}"] += seconds
 
     def take(self) -> dict[str, float]:
         """Seconds by phase since the last call."""

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxevolve.hf.layout import arrange, image_layout, mrope_positions
-from jaxevolve.models.qwen2_5_vl import VisionConfig
+from jaxevolve.models.config import VisionConfig
 
 VISION = VisionConfig(
     depth=1,

@@ -103,7 +103,10 @@ def test_vision_features_equal_transformers_in_raster_order(folders):
     features = policy.model.apply(
         {"params": policy.params}, jax.tree.map(jnp.asarray, prompts), method="encode"
     )
-    model, processor = tiny.reference_model(folders[False]), tiny.reference_processor(folders[False])
+    model, processor = (
+        tiny.reference_model(folders[False]),
+        tiny.reference_processor(folders[False]),
+    )
     for p, r in enumerate(rows):
         pixels = processor.image_processor(images=r["images"], return_tensors="pt")
         with torch.no_grad():

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxevolve.models.inputs import Prompts
+from jaxevolve.models.config import Config
+from jaxevolve.models.inputs import Prompts, Rows
 from jaxevolve.models.layers import rotate
-from jaxevolve.models.qwen2_5_vl import Config, Qwen2_5_VL, head, init_params
+from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, head, init_params
 
 CONFIG = Config(
     vocab_size=50,
@@ -106,19 +107,39 @@ def test_scoring_equals_plain_attention(setting):
     np.testing.assert_allclose(scored_logits(*setting), plain_logits(*setting), atol=2e-5)
 
 
-def test_prefill_and_decode_equal_plain_attention(setting):
+def test_prefill_and_decode_equal_plain_attention_whatever_row_holds_what(setting):
     params, prompts, responses = setting
     model = Qwen2_5_VL(CONFIG)
     hidden, prefix = model.apply({"params": params}, prompts, method="prefill")
-    logits = [jnp.broadcast_to((hidden @ head(params).T)[:, None], (P, G, 50))]
-    cache = jax.tree.map(lambda x: jnp.zeros((*x.shape[:-2], G, L, x.shape[-1])), prefix)
-    for i in range(L - 1):
-        hidden, cache = model.apply(
-            {"params": params}, prompts, responses[..., i], jnp.int32(i), prefix, cache,
-            method="decode",
-        )  # fmt: skip
-        logits.append(hidden @ head(params).T)
-    np.testing.assert_allclose(jnp.stack(logits, 2), plain_logits(*setting), atol=2e-5)
+    wanted = np.asarray(plain_logits(*setting))
+    # Rows in any order, each two tokens behind the one before it, one of them not in use.
+    rows = np.random.default_rng(1).permutation(P * G + 1)
+    of_prompt, member = np.minimum(rows // G, P), rows % G
+    late = np.arange(len(rows)) % 3 * 2
+    shape = (CONFIG.num_hidden_layers, len(rows), 2, L, 8)
+    cache = (jnp.zeros(shape), jnp.zeros(shape))
+    seen = 0
+    for step in range(1, L + 4):
+        index = np.where(of_prompt < P, np.clip(step - late, 0, L - 1), 0)
+        inside = np.minimum(of_prompt, P - 1)
+        state = Rows(
+            token=jnp.asarray(responses[inside, member, np.maximum(index - 1, 0)]),
+            index=jnp.asarray(index),
+            next_position=prompts.next_position[inside],
+            prefix=jnp.asarray(of_prompt),
+            number=jnp.asarray(member),
+            mask=jnp.arange(T) < prompts.length[:, None],
+            width=G,
+        )
+        out, cache = model.apply({"params": params}, state, prefix, cache, method="decode")
+        logits = np.asarray(out @ head(params).T)
+        for r in np.flatnonzero((of_prompt < P) & (index == step - late) & (index > 0)):
+            expected = wanted[of_prompt[r], member[r], index[r]]
+            np.testing.assert_allclose(logits[r], expected, atol=2e-5)
+            seen += 1
+    assert seen == P * G * (L - 1)
+    first = np.asarray(hidden @ head(params).T)
+    np.testing.assert_allclose(first, wanted[:, 0, 0], atol=2e-5)
 
 
 @pytest.mark.parametrize("remat", [False, True])

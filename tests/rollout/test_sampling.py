@@ -13,10 +13,16 @@ DRAWS = 40_000
 
 
 def drawn(logits, rules=Sampling()):
-    keys = response_keys(jax.random.key(0), jnp.arange(DRAWS // 8, dtype=jnp.uint32), jnp.arange(8))
-    logits = jnp.broadcast_to(jnp.asarray(logits, jnp.float32), (*keys.shape, len(logits)))
-    tokens, _ = jax.jit(sample, static_argnums=3)(logits, keys, jnp.int32(3), rules)
-    return np.bincount(np.asarray(tokens).ravel(), minlength=logits.shape[-1])
+    keys = keys_of(np.arange(DRAWS))
+    logits = jnp.broadcast_to(jnp.asarray(logits, jnp.float32), (DRAWS, len(logits)))
+    tokens, _ = jax.jit(sample, static_argnums=3)(logits, keys, jnp.full(DRAWS, 3), rules)
+    return np.bincount(tokens, minlength=logits.shape[-1])
+
+
+def keys_of(ids, members=None, phases=None, key=jax.random.key(0)):
+    zeros = np.zeros(len(ids), np.int32)
+    members, phases = (zeros if x is None else np.array(x) for x in (members, phases))
+    return response_keys(key, phases, np.array(ids, np.uint32), members)
 
 
 def assert_follows(counts, p):
@@ -64,29 +70,30 @@ def test_banned_tokens_are_never_drawn():
 
 
 def test_temperature_zero_takes_the_likeliest_allowed_token():
-    logits = jnp.array([[[0.0, 3.0, 2.0, 9.0]]])
-    keys = response_keys(jax.random.key(0), jnp.array([1], jnp.uint32), jnp.array([0]))
+    logits = jnp.array([[0.0, 3.0, 2.0, 9.0]])
     rules = Sampling(temperature=0.0, banned_ids=(3,))
-    token, logprob = sample(logits, keys, jnp.int32(0), rules)
-    assert token.tolist() == [[1]]
-    np.testing.assert_allclose(logprob, jax.nn.log_softmax(logits)[..., 1], rtol=1e-6)
+    token, logprob = sample(logits, keys_of([1]), jnp.array([0]), rules)
+    assert token.tolist() == [1]
+    np.testing.assert_allclose(logprob, jax.nn.log_softmax(logits)[:, 1], rtol=1e-6)
 
 
 def test_stored_logprobs_are_those_of_the_tempered_softmax():
-    logits = jax.random.normal(jax.random.key(1), (3, 4, 30))
-    keys = response_keys(jax.random.key(0), jnp.arange(3, dtype=jnp.uint32), jnp.arange(4))
-    tokens, logprobs = sample(logits, keys, jnp.int32(0), Sampling(temperature=0.7))
+    logits = jax.random.normal(jax.random.key(1), (12, 30))
+    keys = keys_of(np.arange(12))
+    tokens, logprobs = sample(logits, keys, jnp.zeros(12, int), Sampling(temperature=0.7))
     wanted = jnp.take_along_axis(jax.nn.log_softmax(logits / 0.7), tokens[..., None], -1)[..., 0]
     np.testing.assert_allclose(logprobs, wanted, atol=1e-6)
 
 
-def test_members_of_a_group_have_different_keys_that_do_not_depend_on_the_batch():
-    key = jax.random.key(5)
-    ids = jnp.array([3, 9, 4], jnp.uint32)
-    keys = jax.random.key_data(response_keys(key, ids, jnp.arange(8)))
-    assert len(np.unique(keys.reshape(24, -1), axis=0)) == 24
-    alone = jax.random.key_data(response_keys(key, ids[1:2], jnp.arange(2, 4)))
-    np.testing.assert_array_equal(alone[0], keys[1, 2:4])
+def test_keys_differ_by_phase_sample_and_member_and_not_by_the_batch():
+    grid = [(p, i, m) for p in range(2) for i in (3, 9, 4) for m in range(8)]
+    phases, ids, members = zip(*grid)
+    keys = jax.random.key_data(keys_of(ids, members, phases))
+    assert len(np.unique(keys, axis=0)) == len(grid)
+    alone = jax.random.key_data(keys_of(ids[13:14], members[13:14], phases[13:14]))
+    np.testing.assert_array_equal(alone[0], keys[13])
+    other = keys_of(ids, members, phases, jax.random.key(1))
+    assert (jax.random.key_data(other) != keys).any(1).all()
 
 
 @settings(deadline=None, max_examples=50)

@@ -72,10 +72,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     )
     model_config = read_config(model_folder(config.model.path))
     processor = load_processor(model_folder(config.model.path), model_config)
-    workdir.mkdir(parents=True, exist_ok=True)
-    print(metrics.show_config(config), flush=True)
-    for key, (old, new) in metrics.write_config(workdir, config).items():
-        log.warning("config.%s was %s when this run began and is %s now", key, old, new)
+    open_workdir(workdir, config)
     supervised = config.reward.kind == "label"
     rows = open_data(
         config.data.path,
@@ -126,8 +123,10 @@ def train(config: ConfigDict, workdir: Path) -> None:
     bar = metrics.progress_line(plan.steps, step)
     stop = StopSignal()
     skipped_in_a_row = 0
-    judge.run(policy(state.params), step)
-    while step < plan.steps and not stop.asked:
+    if not step:
+        judge.run(policy(state.params), step)
+    last = stop.asked
+    while step < plan.steps and not last:
         step += 1
         begun = time.perf_counter()
         batch = next(batches)
@@ -166,9 +165,10 @@ def train(config: ConfigDict, workdir: Path) -> None:
         shown = {k: f"{values[k]:.3f}" for k in ("reward/mean", "policy/entropy")}
         bar.set_postfix({**shown, "tok/s": f"{tokens / seconds:.0f}"})
         bar.update(1)
-        last = step == plan.steps or stop.asked
         if step == plan.steps or (plan.eval_every and step % plan.eval_every == 0):
             judge.run(policy(state.params), step)
+        # Asked once: a wish that comes while the state is saved is granted after the next step.
+        last = step == plan.steps or stop.asked
         due = config.checkpoint.every and step % config.checkpoint.every == 0
         if due or last or judge.best_step == step:
             save(
@@ -192,6 +192,24 @@ def train(config: ConfigDict, workdir: Path) -> None:
     export_folder(state.params, model_config, processor.folder, exported)
     page = report.write(workdir)
     print_table(judge.all(), workdir / "checkpoints" / str(step), exported, page)
+
+
+def open_workdir(workdir: Path, config: ConfigDict) -> None:
+    """Makes the run's folder, writes and shows its settings, and tells which have changed since."""
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        changed = metrics.write_config(workdir, config)
+    except OSError as error:
+        raise UserError(
+            f"work directory {workdir} cannot be used ({error.strerror}); give another --workdir"
+        ) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{workdir}/config.json is not that of a run; give another --workdir"
+        ) from error
+    print(metrics.show_config(config), flush=True)
+    for key, (old, new) in changed.items():
+        log.warning("config.%s was %s when this run began and is %s now", key, old, new)
 
 
 def model_folder(path: str) -> Path:

@@ -127,6 +127,7 @@ def make_update(
     remat: bool,
     aggregation: str,
     max_tokens: int,
+    shardings: Any = None,
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
     """Makes the update function.
 
@@ -140,6 +141,8 @@ def make_update(
         remat: recompute activations, layer by layer, in the backward pass.
         aggregation: "token", "sequence" or "constant", see `loss_weights`.
         max_tokens: the response limit, which "constant" divides by.
+        shardings: of the state, a tree like it. Where None, the compiler may return arrays in
+            another sharding than they came in, and every program is then compiled once more.
 
     Returns:
         Jitted (state, batch) -> (state, metrics), the batch being Experience or Targets as the
@@ -175,4 +178,5 @@ def make_update(
         state = jax.tree.map(lambda new, old: jnp.where(fine, new, old), new, state)
         return state, metrics | {"loss": value, "grad_norm": norm, "skipped": 1 - fine}
 
-    return jax.jit(update, donate_argnums=0)
+    kept = None if shardings is None else (shardings, None)
+    return jax.jit(update, donate_argnums=0, out_shardings=kept)

@@ -100,7 +100,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
     reference = prepare_reference(started.params, devices, config) if config.grpo.kl else None
     model = started.model
     del started  # the parameters that were read have become the state and the reference
-    score, update = make_functions(model, optimizer, devices, micro, config)
+    where = mesh.shardings(devices, state)
+    score, update = make_functions(model, optimizer, devices, micro, config, where)
     to_compute = jax.jit(partial(cast, dtype=config.model.dtype))
 
     def policy(params: Any) -> Policy:
@@ -263,9 +264,14 @@ def prepare_reference(params: Any, devices: jax.sharding.Mesh, config: ConfigDic
 
 
 def make_functions(
-    model: Any, optimizer: Any, devices: jax.sharding.Mesh, micro: int, config: ConfigDict
+    model: Any,
+    optimizer: Any,
+    devices: jax.sharding.Mesh,
+    micro: int,
+    config: ConfigDict,
+    shardings: Any = None,
 ) -> tuple[Any, Any]:
-    """The compiled scoring and update functions of a run."""
+    """The compiled scoring and update functions of a run; `shardings` are those of its state."""
     settings = config.grpo
     shards = devices.shape["data"] * devices.shape["fsdp"]
 
@@ -295,6 +301,7 @@ def make_functions(
         remat=settings.remat,
         aggregation=settings.aggregation,
         max_tokens=config.rollout.max_tokens,
+        shardings=shardings,
         **common,
     )
     return score, update

@@ -269,7 +269,14 @@ def test_eight_devices_make_the_same_steps_as_one(start, tmp_path):
     one, eight = tmp_path / "one", tmp_path / "eight"
     finish(start(one, "--config.steps=2"))
     flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    finish(start(eight, "--config.steps=2", "--config.mesh=2,2,2", XLA_FLAGS=flags))
+    printed = finish(
+        start(
+            eight, "--config.steps=2", "--config.mesh=2,2,2", XLA_FLAGS=flags, JAX_LOG_COMPILES="1"
+        )
+    )
+    # The update leaves every array where it was: nothing is compiled for a second sharding.
+    for program in ("update", "score"):
+        assert printed.count(f"Finished XLA compilation of jit({program})") == 1
     assert json.loads((eight / "config.json").read_text())["devices"].startswith("8 x")
     lines, others = (metrics.read_jsonl(w / "metrics.jsonl") for w in (eight, one))
     for line, other in zip(lines, others, strict=True):

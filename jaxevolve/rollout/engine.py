@@ -32,7 +32,7 @@ class Job:
     Attributes:
         prompt: the prompt, P = 1, in numpy.
         phase: what its random numbers are for.
-        members: the numbers of its responses in their group.
+        members: the numbers of its responses in their group, at least one.
         limit: most tokens of each.
         noise: which draw of noise its image gets, or None.
         tag: whatever the caller wants to know it by.
@@ -132,7 +132,7 @@ def run(
         prompts=seats,
         prompt_tokens=max(longest, min(bucket(longest + most), ROOM)),
         rows=rows,
-        tokens=bucket(min(most, max(chunk, ROOM))),
+        tokens=max(bucket(min(most, max(chunk, ROOM))), 1),
         place=place,
     )
     index = np.zeros(rows, np.int32)

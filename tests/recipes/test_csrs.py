@@ -45,6 +45,7 @@ def make_config(**changes):
         {
             "batch": COUNT,
             "rollout.n": GROUP,
+            "rollout.rows": COUNT * GROUP,
             "rollout.max_tokens": LIMIT,
             "rollout.chunk": LIMIT,
             "retrace.m": M,
@@ -224,25 +225,30 @@ def test_labels_are_watched_and_never_used(policy, rows, collected, answers):
 
 def sample(policy, rows, **changes):
     """Maternal responses and their re-inferences."""
-    rules = sampling_rules(policy.processor, 1.0, 1.0, 0)
+    rules = sampling_rules(policy.processor, 1.0, 0)
     return csrs.sample(policy, policy.prompts(rows), KEY, rules, make_config(**changes))[:2]
 
 
 @pytest.fixture
 def images_read(monkeypatch):
     """[(sample id, key of its noise or None, pixels)] of every prompt that is read, in order."""
-    seen = []
-    read = decode.read_prompts
+    seen, last = [], []
+    prefill, insert = decode.prefill, decode.insert
 
-    def watched(model, params, pool, prompts, places, noise=None):
-        keys = [None] * len(places) if noise is None else jax.random.key_data(noise[0]).tolist()
-        pixels = map(bytes, prompts.pixels)
-        for id, place, key, image in zip(prompts.ids.tolist(), places.tolist(), keys, pixels):
-            if place < len(pool.length):  # the rest fills the shape
-                seen.append((id, key and tuple(key), image))
-        return read(model, params, pool, prompts, places, noise)
+    def read(model, params, prompts, noise):
+        count = len(prompts.ids)
+        keys = [None] * count if noise is None else jax.random.key_data(noise[0]).tolist()
+        keys = [key and tuple(key) for key in keys]
+        last[:] = zip(prompts.ids.tolist(), keys, map(bytes, prompts.pixels))
+        return prefill(model, params, prompts, noise)
 
-    monkeypatch.setattr(decode, "read_prompts", watched)
+    def put(pool, new, places):
+        # A place beyond the pool is that of a prompt which fills the shape.
+        seen.extend(prompt for prompt, p in zip(last, places.tolist()) if p < len(pool.length))
+        return insert(pool, new, places)
+
+    monkeypatch.setattr(decode, "prefill", read)
+    monkeypatch.setattr(decode, "insert", put)
     return seen
 
 

@@ -30,7 +30,8 @@ def draw(policy, prompts, *, params=None, chunk=LIMIT, temperature=1.0):
         max_tokens=LIMIT,
         rows=64,
         key=step_key(0, 0),
-        rules=sampling_rules(policy.processor, temperature, 1.0, 0),
+        temperature=temperature,
+        rules=sampling_rules(policy.processor, 1.0, 0),
         width=GROUP,
         chunk=chunk,
     )
@@ -166,14 +167,14 @@ def test_each_job_has_its_own_limit(policy, prompts):
         np.testing.assert_array_equal(response.logprobs, whole.logprobs[within])
         return []
 
-    rules = sampling_rules(policy.processor, 1.0, 1.0, 0)
     engine.run(
         policy.model,
         params,
         jobs,
         finish,
         key=step_key(0, 0),
-        rules=rules,
+        temperature=1.0,
+        rules=sampling_rules(policy.processor, 1.0, 0),
         rows=64,
         width=GROUP,
         chunk=LIMIT,
@@ -231,10 +232,10 @@ def test_programs_are_as_many_as_buckets_and_a_second_epoch_compiles_nothing(pol
     sizes = {len(b.pixels[0]) for b in batches}
     assert len(batches) > len(prefills) > len(lengths) > 1
     assert len(sizes) > 1
-    before = decode.read_prompts._cache_size(), decode.decode._cache_size()
+    before = decode.prefill._cache_size(), decode.decode._cache_size()
     for prompts in batches:
         draw(small, prompts)
-    assert decode.read_prompts._cache_size() - before[0] <= len(prefills)
+    assert decode.prefill._cache_size() - before[0] <= len(prefills)
     assert decode.decode._cache_size() - before[1] <= len(lengths)
     counter = CompileCounter()
     for prompts in batches:

@@ -6,6 +6,7 @@ compared with `whole`, for which every response had a row of its own from the fi
 
 import heapq
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -37,7 +38,7 @@ CONFIG = Config(
 )
 MODEL = Qwen2_5_VL(CONFIG)
 P, G, LIMIT = 32, 2, 24
-SHORT, LONG = 6, 12  # rooms for a prompt
+SHORT, LONG = 6, 64  # rooms for a prompt
 RULES = Sampling(stop_ids=(3, 17, 29, 31))
 KEY = jax.random.key(0)
 
@@ -84,6 +85,7 @@ def whole(params):
         max_tokens=LIMIT,
         rows=P * G,
         key=KEY,
+        temperature=1.0,
         rules=RULES,
         width=G,
         chunk=LIMIT,
@@ -98,7 +100,7 @@ def job(p, members=range(G), limit=LIMIT, tag=None):
     return Job(one(PROMPTS, p), MATERNAL, members, limit, tag=p if tag is None else tag)
 
 
-def run(params, jobs, *, after=lambda *_: (), rules=RULES, rows=8, chunk=LIMIT, shards=1):
+def run(params, jobs, *, after=lambda *_: (), temperature=1.0, rows=8, chunk=LIMIT, shards=1):
     """{(tag, member): response} in the order of their ends, and what it took."""
     ended = {}
 
@@ -114,7 +116,8 @@ def run(params, jobs, *, after=lambda *_: (), rules=RULES, rows=8, chunk=LIMIT, 
         jobs,
         finish,
         key=KEY,
-        rules=rules,
+        temperature=temperature,
+        rules=RULES,
         rows=rows,
         width=G,
         chunk=chunk,
@@ -135,24 +138,26 @@ def assert_whole(response, whole, p, member, limit=LIMIT):
 
 @pytest.fixture
 def watched(monkeypatch):
-    """What the engine has asked for: rows that it started, seats that it read prompts into."""
-    seen = SimpleNamespace(starts=[], seats=[], ids=[])
-    start, read = decode.start_rows, decode.read_prompts
+    """What the engine asks for: {row: (seat, number)} a start, [(seat, sample id)] a read."""
+    seen = SimpleNamespace(starts=[], reads=[])
+    start, insert, ids = decode.start_rows, decode.insert, []
 
     def start_rows(decoding, new, limit, prefix, number, keys):
         new, prefix, number = map(np.asarray, (new, prefix, number))
         seen.starts.append({int(r): (int(prefix[r]), int(number[r])) for r in np.flatnonzero(new)})
         return start(decoding, new, limit, prefix, number, keys)
 
-    def read_prompts(model, params, pool, prompts, places, noise):
-        seats = np.asarray(places)
-        kept = seats < len(pool.length)  # the others fill the shape
-        seen.seats.append(seats[kept].tolist())
-        seen.ids.extend(np.asarray(prompts.ids)[kept].tolist())
-        return read(model, params, pool, prompts, places, noise)
+    def prefill(model, params, prompts, noise, program=decode.prefill):
+        ids[:] = np.asarray(prompts.ids).tolist()
+        return program(model, params, prompts, noise)
 
-    monkeypatch.setattr(decode, "start_rows", start_rows)
-    monkeypatch.setattr(decode, "read_prompts", read_prompts)
+    def put(pool, new, places):
+        kept = np.asarray(places) < len(pool.length)  # the others fill the shape
+        seen.reads.append([pair for pair, k in zip(zip(places.tolist(), ids), kept) if k])
+        return insert(pool, new, places)
+
+    for name, program in (("start_rows", start_rows), ("prefill", prefill), ("insert", put)):
+        monkeypatch.setattr(decode, name, program)
     return seen
 
 
@@ -164,10 +169,13 @@ def end_of_last(lengths, rows):
     return max(ends)
 
 
-@pytest.mark.parametrize(("rows", "chunk"), [(3, LIMIT), (8, LIMIT), (8, 9), (8, 100)])
+@pytest.mark.parametrize(
+    ("rows", "chunk", "room"), [(3, LIMIT, 128), (8, LIMIT, 128), (8, 9, 1), (8, 100, 128)]
+)
 def test_a_sample_is_the_same_in_any_number_of_rows_and_none_of_them_waits(
-    params, whole, rows, chunk
+    params, whole, monkeypatch, rows, chunk, room
 ):
+    monkeypatch.setattr(engine, "ROOM", room)  # with little room at first, rows must grow
     ended, stats = run(params, map(job, range(P)), rows=rows, chunk=chunk)
     assert ended.keys() == {(p, g) for p in range(P) for g in range(G)}
     for (p, g), response in ended.items():
@@ -189,9 +197,10 @@ def test_a_sample_does_not_depend_on_the_order_of_jobs_and_on_the_part_it_is_in(
     for (p, g), response in ended.items():
         assert_whole(response, whole, p, g)
     # Every prompt was read once, into seats that were used again and again.
-    assert watched.ids == PROMPTS.ids[order].tolist()
+    reads = [read for batch in watched.reads for read in batch]
+    assert [id for _, id in reads] == PROMPTS.ids[order].tolist()
     assert stats.read_tokens == PROMPTS.length.sum()
-    seats = Counter(seat for batch in watched.seats for seat in batch)
+    seats = Counter(seat for seat, _ in reads)
     assert seats.keys() <= set(range(8))
     assert seats.total() == P
     assert min(seats.values()) > 1
@@ -203,11 +212,15 @@ def test_a_sample_does_not_depend_on_the_order_of_jobs_and_on_the_part_it_is_in(
 
 @st.composite
 def schedules(draw):
-    """[(prompt, members, limit, the job after whose first response it comes, if any)]."""
+    """[(prompt, members, limit, the job after whose first response it comes, if any)].
+
+    The first has the largest limit, so that all of them share their programs.
+    """
     order = draw(st.lists(st.integers(0, P - 1), min_size=1, max_size=14, unique=True))
     members = st.sampled_from([(0,), (1,), (0, 1), (1, 0)])
+    limits = st.integers(0, LIMIT)
     return [
-        (p, draw(members), draw(st.integers(0, LIMIT)), draw(st.sampled_from([None, *order[:i]])))
+        (p, draw(members), draw(limits) if i else LIMIT, draw(st.sampled_from([None, *order[:i]])))
         for i, p in enumerate(order)
     ]
 
@@ -263,33 +276,29 @@ def test_a_job_that_follows_another_starts_before_the_others_have_ended(params, 
 
 def test_the_pool_grows_for_longer_prompts_and_forgets_nothing(params):
     """Greedy: a response that is cut and read again as part of its prompt goes on as it went."""
-    rules = Sampling(temperature=0.0)
     jobs = [job(p, (0,), 14 + p % 5) for p in range(20)]
-    alone, _ = run(params, jobs, rules=rules)
-    anchor = LONG - PROMPTS.length
-    grown = []
+    alone, _ = run(params, jobs, temperature=0.0)
+    anchors = np.array([len(alone[p, 0].tokens) * 2 // 3 for p in range(20)])
 
     def after(job, m, response):
         if job.phase == RETRACE:
             return []
-        p = job.tag
-        longer = fork(job.prompt, response.tokens[None], anchor[p : p + 1])
+        anchor = anchors[job.tag]
+        longer = fork(job.prompt, response.tokens[None], anchor[None])
         assert longer.tokens.shape[1] == LONG
-        grown.append(p)
-        return [Job(longer, RETRACE, (0,), job.limit - anchor[p], tag=(p, "again"))]
+        return [Job(longer, RETRACE, (0,), job.limit - anchor, tag=(job.tag, "again"))]
 
-    ended, _ = run(params, jobs, after=after, rules=rules)
-    assert sorted(grown) == list(range(20))
+    ended, _ = run(params, jobs, temperature=0.0, after=after)
+    assert len(ended) == 40
     for p in range(20):
         tokens = alone[p, 0].tokens
         np.testing.assert_array_equal(ended[p, 0].tokens, tokens)
-        np.testing.assert_array_equal(ended[(p, "again"), 0].tokens, tokens[anchor[p] :])
-    distinct = {tuple(response.tokens[:14]) for response in alone.values()}
-    assert len(distinct) > 10
+        np.testing.assert_array_equal(ended[(p, "again"), 0].tokens, tokens[anchors[p] :])
+    assert len({tuple(response.tokens) for response in alone.values()}) > 10
 
 
 def test_programs_are_as_many_as_shapes_whatever_the_lengths_and_sizes(params, whole):
-    programs = decode.decode, decode.read_prompts, decode.start_rows
+    programs = decode.decode, decode.prefill, decode.insert, decode.start_rows
     before = [program._cache_size() for program in programs]
     rng = np.random.default_rng(3)
     for seed in range(12):
@@ -299,11 +308,21 @@ def test_programs_are_as_many_as_shapes_whatever_the_lengths_and_sizes(params, w
             for i, some in enumerate((short, long))
             for p in range(len(some.length))
         ]
-        run(params, [jobs[i] for i in rng.permutation(len(jobs))])
-    decodes, reads, starts = (p._cache_size() - old for p, old in zip(programs, before))
+        # What there is room for at first follows from the largest limit.
+        jobs[0] = replace(jobs[0], limit=LIMIT)
+        run(params, [jobs[i] for i in rng.permutation(len(jobs))], temperature=seed % 3 / 2)
+    decodes, reads, inserts, starts = (p._cache_size() - old for p, old in zip(programs, before))
     assert decodes <= 2  # the pool has room for short or for long prompts
-    assert reads <= 3 * 4  # short ones in either, long ones; 1, 2, 4 or 8 at once
+    assert reads <= 2 * 2  # short or long ones, two or eight at once
+    assert inserts <= 2 * 3  # short ones into either pool, long ones
     assert starts <= 1
+
+
+def test_a_limit_of_nothing_yields_nothing(params):
+    ended, stats = run(params, [job(0, (0,), 0)])
+    assert ended[0, 0].tokens.shape == ended[0, 0].logprobs.shape == (0,)
+    assert not ended[0, 0].stopped
+    assert stats.row_steps == 0
 
 
 def test_without_jobs_nothing_is_done(params):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.recipes.csrs import random_rates
 from jaxevolve.rollout.retrace import anchors, fork, perturb
-from jaxevolve.runtime.buckets import bucket
 
 
 def cut(lengths, *, stopped=True, rule="fraction", rate=0.7, token=0, limit=1000):
@@ -201,18 +200,28 @@ def test_rows_are_cut_each_at_its_own_anchor(forked):
 
 
 @pytest.mark.parametrize("kept", [0, 1, 5, 12])
-def test_a_forked_prompt_has_the_bucket_of_its_length_and_is_never_narrower(forked, kept):
+def test_a_prompt_forked_alone_is_the_one_forked_among_others(forked, kept):
     prompts, new = forked
-    longer = fork(prompts, new[PREFIXES[0]][0], np.full(5, kept))
-    have = prompts.tokens.shape[1]
-    assert longer.tokens.shape[1] == max(have, bucket(int(prompts.length.max()) + kept))
-    alone = fork(
-        jax.tree.map(lambda x: x[3:4], prompts), new[PREFIXES[0]][0][3:4], np.array([kept])
-    )
+    tokens = new[PREFIXES[0]][0]
+    longer = fork(prompts, tokens, np.full(5, kept))
+    alone = fork(jax.tree.map(lambda x: x[3:4], prompts), tokens[3:4], np.array([kept]))
     for name, value in vars(alone).items():
         padded = name in ("tokens", "positions", "image_token")
         wanted = getattr(longer, name)[3:4]
         np.testing.assert_array_equal(value, wanted[:, : value.shape[1]] if padded else wanted)
+
+
+@pytest.mark.parametrize(("have", "step"), [(24, 64), (64, 64), (96, 96)])
+def test_forked_prompts_have_few_sizes(have, step):
+    none = np.zeros((1, have), np.int32)
+    prompts = Prompts(
+        none, np.array([have - 2]), none[..., None], *[none[:, 0]] * 2, none, *[none] * 3
+    )
+    tokens = np.ones((1, 200), np.int32)
+    for kept in range(200):
+        size = fork(prompts, tokens, np.array([kept])).tokens.shape[1]
+        assert size % step == 0
+        assert 0 <= size - (have - 2 + kept) < step
 
 
 def test_a_forked_prompt_predicts_what_scoring_predicts_at_the_anchor(policy, forked):

@@ -18,11 +18,13 @@ from ml_collections import ConfigDict
 
 from jaxevolve import train
 from jaxevolve.hf.config import read_config
+from jaxevolve.learner import Experience
 from jaxevolve.models.qwen2_5_vl import init_params
+from jaxevolve.recipes import csrs
 from jaxevolve.runtime import checkpoint, cli, metrics
+from jaxevolve.runtime.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
-EMBEDDED = ROOT / "jaxevolve" / "assets" / "geo_tiny"
 STEPS = 30
 # What design.md promises in every line of metrics.jsonl.
 KEYS = {
@@ -369,3 +371,110 @@ def test_a_work_directory_that_cannot_be_one_is_refused(
     workdir = {"a file": file, "a model": model, "below a file": file / "run"}[what]
     assert str(workdir) in refusal(monkeypatch, capsys, flags(workdir))
     assert (model / "config.json").read_bytes() == before
+
+
+@pytest.fixture
+def made_up(answering, tmp_path, monkeypatch):
+    """Trains on made-up responses to questions of text; their advantages are the test's."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    rows = answerer.rows(8, varied=False)
+    texts = [{**row, "question": "find x", "images": []} for row in rows]
+    path = answerer.write_rows(tmp_path / "rows.jsonl", texts)
+    config = cli.load_config(f"{ROOT}/configs/csrs.py:smoke")
+    settings = {"steps": 6, "batch": 4, "rollout.n": 3, "rollout.max_tokens": 8, "eval.every": 0}
+    folders = {"model.path": str(answering), "data.path": str(path), "eval.path": str(path)}
+    config.update_from_flattened_dict(
+        settings | folders | {"grpo.kl": 0.0, "grpo.minibatches": 2, "checkpoint.every": 0}
+    )
+    seen = []  # the parameters that each step begins with
+
+    def collect(policy, reference, rows, prompts, key, **_):
+        assert reference is None
+        seen.append(jax.tree.map(np.array, policy.params))
+        rng = np.random.default_rng(len(seen))
+        tokens = rng.integers(0, 300, (4, 3, 8)).astype(np.int32)
+        experience = Experience(
+            prompts=prompts,
+            tokens=tokens,
+            lengths=np.full((4, 3), 8, np.int32),
+            advantages=collect.advantages(len(seen)).astype(np.float32),
+            old_logprobs=policy.logprobs(prompts, tokens, np.full((4, 3), 8)),
+            ref_logprobs=None,
+        )
+        told = dict.fromkeys(("reward/mean", "policy/entropy", "rollout/tokens"), 1.0)
+        return csrs.Collected(experience, {**told, "retrace/tokens": 0.0}, [])
+
+    def evaluate(policy, rows, **_):
+        return None, []
+
+    monkeypatch.setattr(csrs, "collect", collect)
+    monkeypatch.setattr(train.accuracy, "evaluate", evaluate)
+    monkeypatch.setattr(train.accuracy, "summary", lambda *_: {"average@8": 0.5})
+
+    def run(advantages, **changes):
+        config.update_from_flattened_dict(changes)
+        collect.advantages = advantages
+        train.train(config, tmp_path / "run")
+        return metrics.read_jsonl(tmp_path / "run" / "metrics.jsonl"), seen
+
+    return run
+
+
+def broken_at(*steps):
+    """Advantages of which one, of the batch's last prompt, is no number at some steps."""
+
+    def advantages(step):
+        made = np.tile([1.0, -1.0, 0.0], (4, 1))
+        made[3, 1] = np.nan if step in steps else -1.0
+        return made
+
+    return advantages
+
+
+def test_updates_that_are_not_finite_are_skipped_counted_and_told(made_up, caplog):
+    lines, params = made_up(broken_at(3))
+    assert [line["policy/skipped_updates"] for line in lines] == [0, 0, 1, 0, 0, 0]
+    assert lines[2]["policy/loss"] is None
+    assert np.isfinite([line["policy/loss"] for line in lines[:2] + lines[3:]]).all()
+    # The other minibatch of that step was sound.
+    moved = [
+        any((a != b).any() for a, b in zip(*map(jax.tree.leaves, pair)))
+        for pair in zip(params, params[1:])
+    ]
+    assert moved == [True] * 5
+    (warning,) = [r.message for r in caplog.records if "not finite" in r.message]
+    assert "step 3" in warning
+    assert warning.count("r0-") == 4  # the batch's rows
+
+
+def test_a_step_without_a_finite_update_leaves_the_parameters_as_they_were(made_up):
+    lines, params = made_up(broken_at(3), **{"grpo.minibatches": 1})
+    assert lines[2]["policy/skipped_updates"] == 1
+    jax.tree.map(np.testing.assert_array_equal, params[2], params[3])
+
+
+def test_a_run_ends_after_too_many_updates_in_a_row_that_were_not_finite(made_up, tmp_path):
+    with pytest.raises(UserError) as caught:
+        made_up(broken_at(2, 4, 5, 6), **{"grpo.minibatches": 1, "optimizer.max_skipped": 2})
+    assert "2 updates in a row" in str(caught.value)
+    assert "step 5" in str(caught.value)
+    assert "optimizer.lr" in str(caught.value)
+    assert len(metrics.read_jsonl(tmp_path / "run" / "metrics.jsonl")) == 5
+
+
+@pytest.mark.slow
+def test_the_embedded_model_is_no_worse_after_a_smoke_run(tmp_path):
+    command = [sys.executable, "-m", "jaxevolve.train", f"--config={ROOT}/configs/csrs.py:smoke"]
+    subprocess.run(
+        [*command, f"--workdir={tmp_path}"],
+        cwd=ROOT,
+        env=os.environ | {"XLA_FLAGS": ""},
+        check=True,
+        timeout=900,
+    )
+    lines = metrics.read_jsonl(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+    assert all(np.isfinite([line[key] for key in KEYS]).all() for line in lines)
+    before, after = metrics.read_jsonl(tmp_path / "eval.jsonl")
+    assert 0.3 < before["average@8"] < before["majority@8"] < 1
+    assert after["average@8"] > before["average@8"] - 0.05

@@ -147,7 +147,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
         skipped_in_a_row = skipped_in_a_row + skipped if skipped == len(learned) else 0
         if skipped:
             ids = [row["id"] for row in batch.rows]
-            log.warning("step %d: %d updates were not finite; rows %s", step, skipped, ids)
+            told = f"step {step}: {skipped} of {len(learned)} updates were not finite"
+            log.warning("%s and changed nothing; rows %s", told, ids)
         seconds = time.perf_counter() - begun
         tokens = collected.metrics["rollout/tokens"] + collected.metrics["retrace/tokens"]
         values = {

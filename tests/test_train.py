@@ -1,5 +1,6 @@
 """The training command, from flags to the folders that it leaves, on a tiny model that answers."""
 
+import itertools
 import json
 import os
 import shutil
@@ -398,7 +399,7 @@ def made_up(answering, tmp_path, monkeypatch):
             tokens=tokens,
             lengths=np.full((4, 3), 8, np.int32),
             advantages=collect.advantages(len(seen)).astype(np.float32),
-            old_logprobs=policy.logprobs(prompts, tokens, np.full((4, 3), 8)),
+            old_logprobs=np.full((4, 3, 8), -6, np.float32),
             ref_logprobs=None,
         )
         told = dict.fromkeys(("reward/mean", "policy/entropy", "rollout/tokens"), 1.0)
@@ -409,7 +410,7 @@ def made_up(answering, tmp_path, monkeypatch):
 
     monkeypatch.setattr(csrs, "collect", collect)
     monkeypatch.setattr(train.accuracy, "evaluate", evaluate)
-    monkeypatch.setattr(train.accuracy, "summary", lambda *_: {"average@8": 0.5})
+    monkeypatch.setattr(train.accuracy, "summary", lambda *_: {"questions": 8, "average@8": 0.5})
 
     def run(advantages, **changes):
         config.update_from_flattened_dict(changes)
@@ -439,11 +440,11 @@ def test_updates_that_are_not_finite_are_skipped_counted_and_told(made_up, caplo
     # The other minibatch of that step was sound.
     moved = [
         any((a != b).any() for a, b in zip(*map(jax.tree.leaves, pair)))
-        for pair in zip(params, params[1:])
+        for pair in itertools.pairwise(params)
     ]
     assert moved == [True] * 5
     (warning,) = [r.message for r in caplog.records if "not finite" in r.message]
-    assert "step 3" in warning
+    assert "step 3: 1 of 2 updates" in warning
     assert warning.count("r0-") == 4  # the batch's rows
 
 

@@ -169,9 +169,7 @@ def assert_close(one, other, share=1e-4):
 def test_an_update_is_the_plain_one_however_it_is_cut(
     params, experience, plain, aggregation, micro, remat
 ):
-    _, update = functions(
-        SGD, micro, **{"grpo.aggregation": aggregation, "grpo.remat": remat}
-    )
+    _, update = functions(SGD, micro, **{"grpo.aggregation": aggregation, "grpo.remat": remat})
     state, metrics = update(fresh(params, SGD), experience)
     loss, gradient = plain[aggregation]
     assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5)

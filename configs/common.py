@@ -13,7 +13,9 @@ from ml_collections.config_dict import placeholder
 from jaxevolve.runtime.errors import UserError, nearest
 
 EMBEDDED_MODEL = str(Path(__file__).resolve().parents[1] / "jaxevolve" / "assets" / "geo_tiny")
-EMBEDDED_DATA = "geometry:tri=0.4,per3=0.4,parI=0.2"
+# Families that the embedded model solves greedily without error, and one, parI, in which it was
+# taught a wrong rule half of the time. From a weaker start no label-free signal helps.
+EMBEDDED_DATA = "geometry:tri=0.35,ext=0.25,iso=0.25,parI=0.15"
 
 # The prompt with which verl and EasyR1 train on Geometry3K, in our words: think first, box the end.
 THINK_THEN_BOX = (
@@ -148,12 +150,18 @@ def defaults() -> ConfigDict:
 
 
 def embedded(config: ConfigDict) -> None:
-    """The embedded model on drawn geometry: two CPU cores, minutes, and a real learning curve."""
-    config.update(steps=40, batch=16)
+    """The embedded model on drawn geometry: two CPU cores, minutes, and a real learning curve.
+
+    It ends at 20 steps: by step 40 samples are a little better still, but in some families the
+    greedy answer has become worse than it was.
+    """
+    config.update(steps=20, batch=16)
     config.data.max_prompt_tokens = 256
     config.rollout.max_tokens = 64
     config.grpo.minibatches = 2
     config.optimizer.lr = 1e-4
+    config.checkpoint.every = 10
+    config.eval.every = 10
 
 
 def smoke(config: ConfigDict) -> None:

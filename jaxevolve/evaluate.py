@@ -21,7 +21,7 @@ from jaxevolve.runtime import cli
 from jaxevolve.runtime.errors import UserError
 from jaxevolve.runtime.metrics import append_jsonl
 
-BUILT_IN = "geometry:tri=0.4,per3=0.4,parI=0.2,seed=1,length=320"
+BUILT_IN = "geometry:tri=0.35,ext=0.25,iso=0.25,parI=0.15,seed=1,length=320"
 
 
 def define(values: flags.FlagValues) -> None:

@@ -143,6 +143,7 @@ def make_update(
     aggregation: str,
     max_tokens: int,
     lora_scale: float = 0.0,
+    shardings: Any = None,
 ) -> Callable[[TrainState, Any, Any], tuple[TrainState, Metrics]]:
     """Makes the update function.
 
@@ -157,6 +158,8 @@ def make_update(
         aggregation: "token", "sequence" or "constant", see `loss_weights`.
         max_tokens: the response limit, which "constant" divides by.
         lora_scale: of the adapters, where the state holds such.
+        shardings: of the state, a tree like it. Where None, the compiler may return arrays in
+            another sharding than they came in, and every program is then compiled once more.
 
     Returns:
         Jitted (state, batch, frozen=None) -> (state, metrics), the batch being Experience or
@@ -195,4 +198,5 @@ def make_update(
         state = jax.tree.map(lambda new, old: jnp.where(fine, new, old), new, state)
         return state, metrics | {"loss": value, "grad_norm": norm, "skipped": 1 - fine}
 
-    return jax.jit(update, donate_argnums=0)
+    kept = None if shardings is None else (shardings, None)
+    return jax.jit(update, donate_argnums=0, out_shardings=kept)

@@ -29,7 +29,8 @@ from jaxevolve.runtime import checkpoint
 
 # (path of a parameter, its shape) -> where it goes; None, in either place: the default device.
 Place = Callable[[str, tuple[int, ...]], jax.sharding.Sharding | None] | None
-ROWS, CHUNK = 128, 32  # responses decoded together, and tokens between two looks from the host
+ROWS, CHUNK = 128, 16  # most responses decoded together; tokens between two looks from the host
+WIDTH = 8  # responses of a prompt that there is room for at least: a smaller n needs no program
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,11 @@ class Policy:
             n=n,
             max_tokens=max_tokens,
             key=step_key(seed, 0),
-            rules=sampling_rules(self.processor, temperature, top_p, top_k),
-            rows=ROWS,
-            width=n,
+            temperature=temperature,
+            rules=sampling_rules(self.processor, top_p, top_k),
+            # A power of two: calls of about the same size share their programs.
+            rows=min(ROWS, max(WIDTH, 1 << (n * len(prompts.length) - 1).bit_length())),
+            width=max(n, WIDTH),
             chunk=CHUNK,
         )
         return read(self.processor, responses)
@@ -181,11 +184,9 @@ def _from_checkpoint(folder: Path, config: Config, dtype: str, place: Place) -> 
     return jax.tree.map(lambda x: x.astype(dtype), params)
 
 
-def sampling_rules(processor: Processor, temperature: float, top_p: float, top_k: int) -> Sampling:
+def sampling_rules(processor: Processor, top_p: float, top_k: int) -> Sampling:
     """Sampling rules with the stop ids and banned ids of a model's folder."""
-    return Sampling(
-        temperature, top_p, top_k, processor.stop_ids, tuple(map(int, processor.banned_ids))
-    )
+    return Sampling(top_p, top_k, processor.stop_ids, tuple(map(int, processor.banned_ids)))
 
 
 def step_key(seed: int, step: int) -> jax.Array:

@@ -73,10 +73,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     )
     model_config = read_config(model_folder(config.model.path))
     processor = load_processor(model_folder(config.model.path), model_config)
-    workdir.mkdir(parents=True, exist_ok=True)
-    print(metrics.show_config(config), flush=True)
-    for key, (old, new) in metrics.write_config(workdir, config).items():
-        log.warning("config.%s was %s when this run began and is %s now", key, old, new)
+    open_workdir(workdir, config)
     supervised = config.reward.kind == "label"
     rows = open_data(
         config.data.path,
@@ -104,7 +101,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
     reference, frozen = frozen_parameters(started.params, devices, config)
     model = started.model
     del started  # the parameters that were read have become the state and the reference
-    score, update = make_functions(model, optimizer, devices, micro, config)
+    where = mesh.shardings(devices, state)
+    score, update = make_functions(model, optimizer, devices, micro, config, where)
     whole = jax.jit(partial(assemble, dtype=config.model.dtype, lora_scale=lora_scale(config)))
 
     def policy(params: Any) -> Policy:
@@ -127,8 +125,10 @@ def train(config: ConfigDict, workdir: Path) -> None:
     bar = metrics.progress_line(plan.steps, step)
     stop = StopSignal()
     skipped_in_a_row = 0
-    judge.run(policy(state.params), step)
-    while step < plan.steps and not stop.asked:
+    if not step:
+        judge.run(policy(state.params), step)
+    last = stop.asked
+    while step < plan.steps and not last:
         step += 1
         begun = time.perf_counter()
         batch = next(batches)
@@ -144,7 +144,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
             timer=timer,
         )
         with timer("update"):
-            state, learned, skipped = improve(state, collected.experience, update, frozen, config)
+            state, learned, skipped = improve(state, collected.experience, update, config, frozen)
         skipped_in_a_row = skipped_in_a_row + skipped if skipped == len(learned) else 0
         if skipped:
             ids = [row["id"] for row in batch.rows]
@@ -167,9 +167,10 @@ def train(config: ConfigDict, workdir: Path) -> None:
         shown = {k: f"{values[k]:.3f}" for k in ("reward/mean", "policy/entropy")}
         bar.set_postfix({**shown, "tok/s": f"{tokens / seconds:.0f}"})
         bar.update(1)
-        last = step == plan.steps or stop.asked
         if step == plan.steps or (plan.eval_every and step % plan.eval_every == 0):
             judge.run(policy(state.params), step)
+        # Asked once: a wish that comes while the state is saved is granted after the next step.
+        last = step == plan.steps or stop.asked
         due = config.checkpoint.every and step % config.checkpoint.every == 0
         if due or last or judge.best_step == step:
             save(
@@ -194,6 +195,24 @@ def train(config: ConfigDict, workdir: Path) -> None:
     export_folder(final, model_config, processor.folder, exported)
     page = report.write(workdir)
     print_table(judge.all(), workdir / "checkpoints" / str(step), exported, page)
+
+
+def open_workdir(workdir: Path, config: ConfigDict) -> None:
+    """Makes the run's folder, writes and shows its settings, and tells which have changed since."""
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        changed = metrics.write_config(workdir, config)
+    except OSError as error:
+        raise UserError(
+            f"work directory {workdir} cannot be used ({error.strerror}); give another --workdir"
+        ) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{workdir}/config.json is not that of a run; give another --workdir"
+        ) from error
+    print(metrics.show_config(config), flush=True)
+    for key, (old, new) in changed.items():
+        log.warning("config.%s was %s when this run began and is %s now", key, old, new)
 
 
 def model_folder(path: str) -> Path:
@@ -270,9 +289,14 @@ def frozen_parameters(
 
 
 def make_functions(
-    model: Any, optimizer: Any, devices: jax.sharding.Mesh, micro: int, config: ConfigDict
+    model: Any,
+    optimizer: Any,
+    devices: jax.sharding.Mesh,
+    micro: int,
+    config: ConfigDict,
+    shardings: Any = None,
 ) -> tuple[Any, Any]:
-    """The compiled scoring and update functions of a run."""
+    """The compiled scoring and update functions of a run; `shardings` are those of its state."""
     settings = config.grpo
     shards = devices.shape["data"] * devices.shape["fsdp"]
 
@@ -303,15 +327,22 @@ def make_functions(
         aggregation=settings.aggregation,
         max_tokens=config.rollout.max_tokens,
         lora_scale=lora_scale(config),
+        shardings=shardings,
         **common,
     )
     return score, update
 
 
 def improve(
-    state: TrainState, experience: Experience, update: Any, frozen: Any, config: ConfigDict
+    state: TrainState,
+    experience: Experience,
+    update: Any,
+    config: ConfigDict,
+    frozen: Any = None,
 ) -> tuple[TrainState, list[dict[str, float]], int]:
     """One pass over the batch in minibatches of prompts, an update each.
+
+    `frozen` are the parameters that the state adapts, if it does.
 
     Returns:
         The new state, the metrics of each update, and how many were skipped as not finite.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tiny
 from PIL import Image
@@ -78,7 +79,7 @@ def prefer(params: Any, bias: dict[int, float]) -> Any:
     head = np.array(params["lm_head"]["weight"])
     for token, value in bias.items():
         head[token, 0] = value
-    return {**params, "lm_head": {"weight": head}}
+    return {**params, "lm_head": {"weight": jnp.asarray(head)}}
 
 
 def rows(count: int, seed: int = 0, *, varied: bool = True) -> list[dict[str, Any]]:

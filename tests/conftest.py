@@ -1,11 +1,14 @@
 """Makes the helper modules beside this file importable, and one tiny model that answers."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+# Nearly all of a test's time goes into compiling programs that run once: half of it is saved.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 
 @pytest.fixture(scope="session")

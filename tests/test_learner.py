@@ -44,7 +44,7 @@ def params():
 
 @pytest.fixture(scope="module")
 def experience(params):
-    """Responses of 1 to 8 tokens; ratios that are clipped, by both bounds, and some that are not."""
+    """Responses of 1 to 8 tokens, and ratios that either bound clips or none."""
     rng = np.random.default_rng(1)
     empty = np.zeros((P, 0, 1), np.int32)
     prompts = Prompts(
@@ -83,37 +83,34 @@ def plain_logprobs(params, prompts, tokens):
     return chosen, -(jnp.exp(logs) * logs).sum(-1)
 
 
-def plain_loss(params, experience, aggregation):
-    """GRPO as its papers write it: response by response, token by token."""
+def plain_terms(params, experience):
+    """What each token loses, f32[P, G, L], as the papers write it."""
     logprobs, entropy = plain_logprobs(params, experience.prompts, experience.tokens)
-    sequences = []
+    advantage = experience.advantages[..., None]
+    ratio = jnp.exp(logprobs - experience.old_logprobs)
+    gain = jnp.minimum(ratio * advantage, jnp.clip(ratio, 0.8, 1.2) * advantage)
+    gain = jnp.where(advantage < 0, jnp.maximum(gain, 3.0 * advantage), gain)
+    distance = experience.ref_logprobs - logprobs
+    return -gain + KL * (jnp.exp(distance) - distance - 1) - ENTROPY * entropy
+
+
+def plain_weights(lengths, aggregation):
+    """What each token counts, f32[P, G, L]."""
+    weights = np.zeros((P, G, L), np.float32)
     for p in range(P):
         for g in range(G):
-            n, advantage = int(experience.lengths[p, g]), experience.advantages[p, g]
-            ratio = jnp.exp(logprobs[p, g, :n] - experience.old_logprobs[p, g, :n])
-            term = jnp.minimum(ratio * advantage, jnp.clip(ratio, 0.8, 1.2) * advantage)
-            if advantage < 0:
-                term = jnp.maximum(term, 3.0 * advantage)
-            distance = experience.ref_logprobs[p, g, :n] - logprobs[p, g, :n]
-            kl = jnp.exp(distance) - distance - 1
-            sequences.append(-term + KL * kl - ENTROPY * entropy[p, g, :n])
-    if aggregation == "token":
-        return jnp.concatenate(sequences).mean()
-    if aggregation == "sequence":
-        return jnp.stack([s.mean() for s in sequences]).mean()
-    return jnp.stack([s.sum() / L for s in sequences]).mean()
+            n = lengths[p, g]
+            whole = {"token": lengths.sum(), "sequence": P * G * n, "constant": P * G * L}
+            weights[p, g, :n] = 1 / whole[aggregation]
+    return weights
 
 
 @pytest.fixture(scope="module")
 def plain(params, experience):
     """{aggregation: (loss, gradient)}."""
-    grad = jax.jit(jax.value_and_grad(plain_loss), static_argnames="aggregation")
-    fixed = functools.partial(plain_loss, experience=experience)
-    del grad
-    return {
-        kind: jax.jit(jax.value_and_grad(functools.partial(fixed, aggregation=kind)))(params)
-        for kind in AGGREGATIONS
-    }
+    loss = lambda params, weights: (plain_terms(params, experience) * weights).sum()
+    both = jax.jit(jax.value_and_grad(loss))
+    return {kind: both(params, plain_weights(experience.lengths, kind)) for kind in AGGREGATIONS}
 
 
 def settings(**changes):
@@ -132,10 +129,11 @@ def settings(**changes):
     return config
 
 
-def functions(optimizer, micro=P, **changes):
-    """The score and update functions that training makes."""
+@functools.cache
+def make_update(optimizer, micro=P, **changes):
+    """The update function that training makes, compiled once for all tests."""
     devices = mesh.make_mesh((1, 1, 1), jax.devices()[:1])
-    return train.make_functions(MODEL, optimizer, devices, micro, settings(**changes))
+    return train.make_functions(MODEL, optimizer, devices, micro, settings(**changes))[1]
 
 
 def fresh(params, optimizer):
@@ -146,6 +144,7 @@ def fresh(params, optimizer):
 
 # Its state keeps the gradient of the first update as it was.
 SGD = optax.sgd(LR, momentum=0.9)
+ADAMW, RATE = train.make_optimizer(settings().optimizer)
 
 
 def assert_close(one, other, share=1e-4):
@@ -159,7 +158,6 @@ def assert_close(one, other, share=1e-4):
     ("aggregation", "micro", "remat"),
     [
         ("token", 4, False),
-        ("token", 2, False),
         ("token", 1, False),
         ("token", 2, True),
         ("sequence", 1, False),
@@ -169,7 +167,7 @@ def assert_close(one, other, share=1e-4):
 def test_an_update_is_the_plain_one_however_it_is_cut(
     params, experience, plain, aggregation, micro, remat
 ):
-    _, update = functions(SGD, micro, **{"grpo.aggregation": aggregation, "grpo.remat": remat})
+    update = make_update(SGD, micro, **{"grpo.aggregation": aggregation, "grpo.remat": remat})
     state, metrics = update(fresh(params, SGD), experience)
     loss, gradient = plain[aggregation]
     assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5)
@@ -182,12 +180,10 @@ def test_an_update_is_the_plain_one_however_it_is_cut(
 
 def test_the_optimizer_is_adamw_behind_a_clip_of_the_norm(params, experience, plain):
     config = settings()
-    optimizer, rate = train.make_optimizer(config.optimizer)
-    _, update = functions(optimizer)
-    state, metrics = update(fresh(params, optimizer), experience)
+    state, metrics = make_update(ADAMW)(fresh(params, ADAMW), experience)
     norm = float(metrics["grad_norm"])
     assert norm > config.optimizer.clip_norm
-    assert rate(0) == LR
+    assert RATE(0) == pytest.approx(LR)
     b1, b2, decay = (config.optimizer[k] for k in ("b1", "b2", "weight_decay"))
 
     def adamw(p, g):
@@ -199,15 +195,13 @@ def test_the_optimizer_is_adamw_behind_a_clip_of_the_norm(params, experience, pl
         # Where the gradient is mere rounding its first step has no direction.
         clear = np.abs(gradient) > 1e-5 * norm
         wanted = adamw(old, np.asarray(gradient))
-        np.testing.assert_allclose(new, wanted, atol=1e-5, where=clear) if False else None
         assert np.abs(np.asarray(new) - wanted)[clear].max() < 1e-4 * LR
         assert clear.mean() > 0.5
 
 
 def test_an_update_that_is_not_finite_changes_nothing_and_is_counted(params, experience):
-    optimizer, _ = train.make_optimizer(settings().optimizer)
-    _, update = functions(optimizer)
-    good, _ = update(fresh(params, optimizer), experience)
+    update = make_update(ADAMW)
+    good, _ = update(fresh(params, ADAMW), experience)
     broken = experience.replace(advantages=experience.advantages.copy())
     broken.advantages[2, 1] = np.nan
     before = jax.tree.map(np.array, good)
@@ -221,26 +215,17 @@ def test_an_update_that_is_not_finite_changes_nothing_and_is_counted(params, exp
 
 
 def test_a_gradient_that_overflows_is_skipped_though_the_loss_is_finite(params, experience):
-    _, update = functions(SGD)
-    # Steep, not high: 1e38 times a token's weight is finite, its square in the norm is not.
+    update = make_update(SGD, P, **{"grpo.aggregation": "token", "grpo.remat": False})
+    # Its share in a token's loss is finite, the square of its gradient is not.
     steep = experience.replace(advantages=np.full((P, G), 3e37, np.float32))
-    before = jax.tree.map(np.array, params)
     after, metrics = update(fresh(params, SGD), steep)
     assert np.isfinite(metrics["loss"])
     assert metrics["skipped"] == 1
-    jax.tree.map(np.testing.assert_array_equal, after.params, before)
-
-
-def test_equal_rewards_leave_only_the_pull_to_the_reference(params, experience):
-    _, update = functions(SGD, **{"grpo.kl": 0.0, "grpo.entropy": 0.0})
-    flat = experience.replace(advantages=np.zeros((P, G), np.float32), ref_logprobs=None)
-    state, metrics = update(fresh(params, SGD), flat)
-    assert metrics["loss"] == metrics["grad_norm"] == 0
-    jax.tree.map(np.testing.assert_array_equal, state.params, params)
+    jax.tree.map(np.testing.assert_array_equal, after.params, params)
 
 
 def test_bfloat16_computes_near_float32_and_keeps_float32_weights(params, experience, plain):
-    _, update = functions(SGD, **{"model.dtype": "bfloat16"})
+    update = make_update(SGD, **{"model.dtype": "bfloat16"})
     state, metrics = update(fresh(params, SGD), experience)
     assert {x.dtype for x in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}
     loss, gradient = plain["token"]
@@ -252,7 +237,7 @@ def test_bfloat16_computes_near_float32_and_keeps_float32_weights(params, experi
     assert mine @ theirs / np.linalg.norm(mine) / np.linalg.norm(theirs) > 0.99
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 4])
+@pytest.mark.parametrize("pieces", [1, 4])
 def test_scores_are_those_of_the_full_softmax(params, experience, pieces):
     score = make_score(MODEL, temperature=TEMPERATURE, dtype="float32", micro_batches=pieces)
     mine = score(params, experience.prompts, experience.tokens)

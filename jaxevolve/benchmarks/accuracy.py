@@ -15,7 +15,7 @@ from jaxevolve.data.sources import Rows
 from jaxevolve.policy import Policy, Samples
 from jaxevolve.rewards import unanimous, vote
 
-BATCH = 64  # questions sampled at a time
+BATCH = 128  # questions sampled at a time
 CONFIDENT = 7 / 8  # share of the samples that must agree to call an answer confident
 
 

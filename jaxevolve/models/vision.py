@@ -170,8 +170,13 @@ class VisionTower(nn.Module):
 
 
 def normalize(pixels: jax.Array, mean: tuple[float, ...], std: tuple[float, ...]) -> jax.Array:
-    """Pixels u8, or floats in [0, 1], [..., 3 * patch * patch] -> f32 of mean 0 and deviation 1."""
-    if jnp.issubdtype(pixels.dtype, jnp.integer):
-        pixels = pixels / 255.0
+    """Pixels u8, or floats in [0, 1], [..., 3 * patch * patch] -> f32 of mean 0 and deviation 1.
+
+    Bytes are compared with the mean as bytes: 255 / 255 - 1 is not always 0 once XLA has turned
+    the division into a product, and a norm after a blank patch makes much of what is left.
+    """
     repeat = pixels.shape[-1] // len(mean)
-    return (pixels - jnp.repeat(jnp.array(mean), repeat)) / jnp.repeat(jnp.array(std), repeat)
+    mean, std = (jnp.repeat(jnp.array(x, jnp.float32), repeat) for x in (mean, std))
+    if jnp.issubdtype(pixels.dtype, jnp.integer):
+        mean, std = 255 * mean, 255 * std
+    return (pixels - mean) / std

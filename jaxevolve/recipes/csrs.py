@@ -19,7 +19,7 @@ from jaxevolve.answers.grading import Graded, grade
 from jaxevolve.learner import Experience
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.objectives import group_advantage, response_mask, uninformative_groups
-from jaxevolve.policy import Policy, read, sampling_rules
+from jaxevolve.policy import WIDTH, Policy, read, sampling_rules
 from jaxevolve.recipes import records
 from jaxevolve.rewards import (
     distinct_answers,
@@ -88,9 +88,7 @@ def collect(
         score: what the learner scores with.
         timer: adds to rollout, retrace, answers and score.
     """
-    rules = sampling_rules(
-        policy.processor, config.rollout.temperature, config.rollout.top_p, config.rollout.top_k
-    )
+    rules = sampling_rules(policy.processor, config.rollout.top_p, config.rollout.top_k)
     maternal, retraced, stats = sample(policy, prompts, key, rules, config)
     for name, phase in (("rollout", MATERNAL), ("retrace", RETRACE)):
         timer.add(name, stats.seconds.get(phase, 0.0))
@@ -210,8 +208,9 @@ def sample(
         rows=config.rollout.rows,
         follow=follow,
         key=key,
+        temperature=config.rollout.temperature,
         rules=rules,
-        width=max(group, samples),
+        width=max(group, samples, WIDTH),
         chunk=config.rollout.chunk,
         deviation=settings.image_noise,
     )
@@ -219,10 +218,12 @@ def sample(
 
 
 def random_rates(key: jax.Array, ids: np.ndarray, group: int) -> np.ndarray:
-    """f32[P, G] in [0, 1): the rates of "random" anchors (the paper's A.5)."""
+    """f64[P, G] in [0, 1), millionths: the rates of "random" anchors (the paper's A.5)."""
     members = np.tile(np.arange(group, dtype=np.int32), len(ids))
     keys = response_keys(key, np.full_like(members, ANCHOR), np.repeat(ids, group), members)
-    return np.asarray(jax.vmap(jax.random.uniform)(keys)).reshape(len(ids), group)
+    uniform = np.asarray(jax.vmap(jax.random.uniform)(keys), np.float64)
+    # Rounded down, as `anchors` rounds to millionths and 1 would keep the whole response.
+    return np.floor(uniform * 1_000_000).reshape(len(ids), group) / 1_000_000
 
 
 def continued_texts(policy: Policy, maternal: Responses, retraced: Retraced) -> list[list[str]]:

@@ -125,30 +125,41 @@ def empty(
     )
 
 
-@partial(jax.jit, static_argnames=("model",), donate_argnames=("pool",))
-def read_prompts(
+@partial(jax.jit, static_argnames=("model",))
+def prefill(
     model: Qwen2_5_VL,
     params: Any,
-    pool: Pool,
     prompts: Prompts,
-    places: jax.Array,
     noise: tuple[jax.Array, jax.Array] | None = None,
 ) -> Pool:
-    """Reads J prompts into the pool.
+    """Reads J prompts.
 
     Args:
         model: the model.
         params: its parameters.
-        pool: the pool, which is consumed.
-        prompts: J prompts of at most T tokens.
-        places: i32[J], where they go; N for one that only fills the shape.
+        prompts: J prompts.
         noise: keys [J] and a deviation f32[], to add noise to their images.
+
+    Returns:
+        A pool of these prompts alone.
     """
     if noise is not None:
         prompts = perturb(prompts, *noise)
     hidden, keys = model.apply({"params": params}, prompts, method="prefill")
     if unrolled():
         keys = unstack(keys)
+    return Pool(keys, hidden, prompts.length, prompts.next_position)
+
+
+@partial(jax.jit, donate_argnames=("pool",))
+def insert(pool: Pool, new: Pool, places: jax.Array) -> Pool:
+    """Puts J prompts that have been read into the pool, which is consumed.
+
+    Args:
+        pool: of N prompts of at most T tokens.
+        new: J prompts of no more tokens.
+        places: i32[J], where they go; N for one that only fills the shape.
+    """
 
     def write(old: jax.Array, new: jax.Array) -> jax.Array:
         widths = [(0, 0)] * new.ndim
@@ -158,10 +169,10 @@ def read_prompts(
         return at.set(new, mode="drop")
 
     return Pool(
-        keys=jax.tree.map(write, pool.keys, keys),
-        hidden=pool.hidden.at[places].set(hidden, mode="drop"),
-        length=pool.length.at[places].set(prompts.length, mode="drop"),
-        next_position=pool.next_position.at[places].set(prompts.next_position, mode="drop"),
+        keys=jax.tree.map(write, pool.keys, new.keys),
+        hidden=pool.hidden.at[places].set(new.hidden, mode="drop"),
+        length=pool.length.at[places].set(new.length, mode="drop"),
+        next_position=pool.next_position.at[places].set(new.next_position, mode="drop"),
     )
 
 
@@ -192,6 +203,7 @@ def decode(
     params: Any,
     pool: Pool,
     decoding: Decoding,
+    temperature: jax.Array,
     rules: Sampling,
     width: int,
     steps: jax.Array,
@@ -204,6 +216,7 @@ def decode(
         params: its parameters.
         pool: the prompts.
         decoding: the rows, which are consumed; S is at least every index + `steps`.
+        temperature: f32[], see `sample`.
         rules: sampling rules.
         width: most rows of one prompt.
         steps: i32[].
@@ -233,7 +246,7 @@ def decode(
         hidden, cache = model.apply({"params": layered}, rows, pool.keys, d.cache, method="decode")
         hidden = jnp.where((d.index == 0)[:, None], first, hidden)
         logits = matmul(hidden, head(params)).astype(jnp.float32)
-        token, logprob = sample(logits, d.keys, d.index, rules)
+        token, logprob = sample(logits, d.keys, d.index, temperature, rules)
         place = jnp.where(live, d.index, d.tokens.shape[1])
         stop = jnp.isin(token, jnp.array(rules.stop_ids, jnp.int32))
         d = d.replace(

@@ -21,7 +21,8 @@ from jaxevolve.rollout import decode
 from jaxevolve.rollout.sampling import NOISE, Sampling, response_keys
 from jaxevolve.runtime.buckets import bucket
 
-READ_AT_ONCE = 8  # most prompts of one prefill
+READ_AT_ONCE = (2, 8)  # prompts of one prefill: two sizes, so that there are few programs
+ROOM = 128  # tokens that there is room for at first; more when they are needed
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,7 @@ class Job:
     Attributes:
         prompt: the prompt, P = 1, in numpy.
         phase: what its random numbers are for.
-        members: the numbers of its responses in their group.
+        members: the numbers of its responses in their group, at least one.
         limit: most tokens of each.
         noise: which draw of noise its image gets, or None.
         tag: whatever the caller wants to know it by.
@@ -89,6 +90,7 @@ def run(
     finish: Finish,
     *,
     key: jax.Array,
+    temperature: float,
     rules: Sampling,
     rows: int,
     width: int,
@@ -106,6 +108,7 @@ def run(
         finish: called with a job, the number of one of its members and that member's response; it
             returns further jobs, which join the end of the queue.
         key: the key of the run's seed and step.
+        temperature: of sampling; 0 takes the most likely token.
         rules: sampling rules.
         rows: B, responses decoded together.
         width: most members of any job.
@@ -122,13 +125,14 @@ def run(
     rows = -(-rows // shards) * shards
     seats = -(-2 * rows // (width * shards)) * shards  # twice what the rows can fill
     longest = max(job.prompt.tokens.shape[1] for job in queue)
+    most = max(job.limit for job in queue)
     pool, decoding = decode.empty(
         model,
         params,
         prompts=seats,
-        prompt_tokens=longest,
+        prompt_tokens=max(longest, min(bucket(longest + most), ROOM)),
         rows=rows,
-        tokens=bucket(chunk),
+        tokens=max(bucket(min(most, max(chunk, ROOM))), 1),
         place=place,
     )
     index = np.zeros(rows, np.int32)
@@ -181,7 +185,15 @@ def run(
         others = bool(queue) or any(starts)
         least = len(busy) - max(rows // 8, 1) if others else 0
         decoding, steps = decode.decode(
-            model, params, pool, decoding, rules, width, np.int32(chunk), np.int32(least)
+            model,
+            params,
+            pool,
+            decoding,
+            np.float32(temperature),
+            rules,
+            width,
+            np.int32(chunk),
+            np.int32(least),
         )
         index, live, steps = jax.device_get((decoding.index, decoding.live, steps))
         stats.row_steps += rows * int(steps)
@@ -207,7 +219,7 @@ def run(
 def _prefills(
     arrivals: Sequence[tuple[int, Job]], shards: int
 ) -> Iterable[list[tuple[int, Job | None]]]:
-    """Groups of prompts of one shape; their sizes are powers of two times the shards.
+    """Groups of prompts of one shape, of one of two sizes for each of the shards.
 
     A group is filled up with its last prompt; the filler has no job.
     """
@@ -216,12 +228,10 @@ def _prefills(
         shape = (job.prompt.tokens.shape, job.prompt.pixels.shape, job.noise is None)
         shapes.setdefault(shape, []).append((seat, job))
     for group in shapes.values():
-        most = READ_AT_ONCE * shards
+        few, most = (size * shards for size in READ_AT_ONCE)
         for first in range(0, len(group), most):
             batch = group[first : first + most]
-            size = shards
-            while size < len(batch):
-                size *= 2
+            size = few if len(batch) <= few else most
             yield [*batch, *[(seat, None) for seat, _ in batch[-1:] * (size - len(batch))]]
 
 
@@ -247,7 +257,8 @@ def _read(
         keys = response_keys(key, np.full(len(jobs), NOISE, np.int32), prompts.ids, draws)
         noise = (keys, np.float32(deviation))
     places = np.array(places, np.int32)
-    return decode.read_prompts(model, params, pool, place(prompts), place(places), noise)
+    new = decode.prefill(model, params, place(prompts), noise)
+    return decode.insert(pool, new, place(places))
 
 
 def _start(

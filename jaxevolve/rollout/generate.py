@@ -70,7 +70,7 @@ def generate(
         rows: most responses decoded together.
         follow: called with every response that has ended, these and those of the jobs that it
             returns itself.
-        **engine: key, rules and what else `engine.run` takes.
+        **engine: key, temperature, rules and what else `engine.run` takes.
 
     Returns:
         The responses, and what sampling took.
@@ -90,7 +90,7 @@ def generate(
         params,
         jobs,
         finish,
-        rows=min(rows, count * n),
+        rows=rows,
         shards=shards,
         place=place,
         **engine,

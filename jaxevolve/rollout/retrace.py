@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxevolve.models.inputs import Prompts
-from jaxevolve.runtime.buckets import bucket
 
 Anchor = Literal["fraction", "random", "token"]
 
@@ -67,12 +66,12 @@ def fork(prompts: Prompts, tokens: np.ndarray, anchor: np.ndarray) -> Prompts:
         anchor: i32[P] tokens kept of each.
 
     Returns:
-        P prompts, in numpy, T rounded up to a bucket.
+        P prompts, in numpy, T rounded up to a multiple of the larger of 64 and the prompts' own T.
     """
     have = prompts.tokens.shape[1]
     length = prompts.length + anchor
-    # Never narrower than the prompt's own bucket: one shape less.
-    size = max(bucket(int(length.max())), have)
+    # Coarser than the buckets of prompts: every size is a program that reads them.
+    size = -(-int(length.max()) // max(have, 64)) * max(have, 64)
     beyond = np.arange(size) - prompts.length[:, None]  # place in the response
     kept = np.take_along_axis(tokens, np.clip(beyond, 0, tokens.shape[1] - 1), axis=1)
     in_prompt, in_prefix = beyond < 0, (beyond >= 0) & (beyond < anchor[:, None])

@@ -15,14 +15,12 @@ class Sampling:
     """Rules of sampling, fixed for a compiled program.
 
     Attributes:
-        temperature: what logits are divided by; 0 takes the most likely token.
         top_p: the smallest set of tokens with this share of probability is kept; 1 keeps all.
         top_k: that many tokens are kept; 0 keeps all.
         stop_ids: a response ends with any of these.
         banned_ids: never sampled: image placeholders, padding, rows without a token.
     """
 
-    temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     stop_ids: tuple[int, ...] = ()
@@ -48,7 +46,11 @@ def response_keys(
 
 
 def sample(
-    logits: jax.Array, keys: jax.Array, positions: jax.Array, rules: Sampling
+    logits: jax.Array,
+    keys: jax.Array,
+    positions: jax.Array,
+    temperature: jax.Array,
+    rules: Sampling,
 ) -> tuple[jax.Array, jax.Array]:
     """Draws one token a response.
 
@@ -56,23 +58,23 @@ def sample(
         logits: f32[B, V].
         keys: [B], see `response_keys`.
         positions: i32[B], each token's place in its response.
-        rules: temperature and what may be drawn.
+        temperature: f32[], what logits are divided by; 0 takes the most likely token.
+        rules: what may be drawn.
 
     Returns:
         tokens i32[B], and their log-probabilities f32[B] under the softmax of logits / temperature
         over all of V: what the trainer computes again. With top_p, top_k or a banned token of
         notable probability, that is not the chance that they were drawn with.
     """
-    scaled = logits / (rules.temperature or 1.0)
+    greedy = temperature == 0
+    scaled = logits / jnp.where(greedy, 1.0, temperature)
     normalizer = jax.nn.logsumexp(scaled, axis=-1)
     allowed = scaled
     if rules.banned_ids:
         allowed = scaled.at[..., jnp.array(rules.banned_ids)].set(-jnp.inf)
-    if rules.temperature == 0:
-        tokens = jnp.argmax(allowed, axis=-1)
-    else:
-        allowed = keep_likely(allowed, rules.top_p, rules.top_k)
-        tokens = inverse_cdf(allowed, jax.vmap(uniform)(keys, positions))
+    likely = keep_likely(allowed, rules.top_p, rules.top_k)
+    drawn = inverse_cdf(likely, jax.vmap(uniform)(keys, positions))
+    tokens = jnp.where(greedy, jnp.argmax(allowed, axis=-1), drawn)
     chosen = jnp.take_along_axis(scaled, tokens[..., None], axis=-1)[..., 0]
     return tokens.astype(jnp.int32), chosen - normalizer
 

@@ -1,5 +1,6 @@
 """Collecting a batch by CSRS, with real sampling on a tiny model that answers."""
 
+import dataclasses
 import functools
 from collections import Counter
 from fractions import Fraction
@@ -18,7 +19,10 @@ from jaxevolve.data.validate import open_data
 from jaxevolve.learner import TrainState, make_score
 from jaxevolve.policy import sampling_rules
 from jaxevolve.recipes import csrs
-from jaxevolve.rollout.decode import Responses
+from jaxevolve.rollout import decode
+from jaxevolve.rollout.engine import Response
+from jaxevolve.rollout.generate import Responses, generate
+from jaxevolve.rollout.sampling import MATERNAL
 from jaxevolve.runtime import cli, mesh
 from jaxevolve.runtime.metrics import PhaseTimer
 
@@ -41,6 +45,7 @@ def make_config(**changes):
         {
             "batch": COUNT,
             "rollout.n": GROUP,
+            "rollout.rows": COUNT * GROUP,
             "rollout.max_tokens": LIMIT,
             "rollout.chunk": LIMIT,
             "retrace.m": M,
@@ -64,7 +69,6 @@ def collect(policy, rows, reference=None, **changes):
         KEY,
         config=make_config(**changes),
         score=score_of(policy.model),
-        place=jax.device_put,
         timer=PhaseTimer(),
     )
 
@@ -202,10 +206,10 @@ def test_maternal_samples_do_not_depend_on_what_follows_them(policy, rows, colle
     np.testing.assert_array_equal(alone.experience.tokens, collected.experience.tokens)
 
 
-def test_a_batch_sampled_in_slices_is_the_batch_sampled_at_once(policy, rows, collected):
-    sliced = collect(policy, rows, reference=policy.params, **{"rollout.batch": 2})
-    assert sliced.samples == collected.samples
-    assert_same_experience(sliced, collected)
+def test_few_rows_that_are_filled_again_give_the_same_batch(policy, rows, collected):
+    few = collect(policy, rows, reference=policy.params, **{"rollout.rows": 5})
+    assert few.samples == collected.samples
+    assert_same_experience(few, collected)
 
 
 @pytest.mark.parametrize("answers", [["3"] * COUNT, [None] * COUNT], ids=["other", "none"])
@@ -219,70 +223,115 @@ def test_labels_are_watched_and_never_used(policy, rows, collected, answers):
         assert other.metrics[name] == collected.metrics[name]
 
 
+def sample(policy, rows, **changes):
+    """Maternal responses and their re-inferences."""
+    rules = sampling_rules(policy.processor, 1.0, 0)
+    return csrs.sample(policy, policy.prompts(rows), KEY, rules, make_config(**changes))[:2]
+
+
 @pytest.fixture
-def prefilled(monkeypatch):
-    """The prompts that responses are sampled from, in order; nothing is sampled."""
-    seen = []
+def images_read(monkeypatch):
+    """[(sample id, key of its noise or None, pixels)] of every prompt that is read, in order."""
+    seen, last = [], []
+    prefill, insert = decode.prefill, decode.insert
 
-    def generate(model, params, prompts, *, members, limits, max_tokens, **_):
-        seen.append((prompts, members, limits))
-        shape = np.asarray(limits).shape
-        none = np.zeros((*shape, max_tokens), np.int32)
-        return Responses(none, np.zeros(shape, np.int32), none, np.zeros(shape, bool))
+    def read(model, params, prompts, noise):
+        count = len(prompts.ids)
+        keys = [None] * count if noise is None else jax.random.key_data(noise[0]).tolist()
+        keys = [key and tuple(key) for key in keys]
+        last[:] = zip(prompts.ids.tolist(), keys, map(bytes, prompts.pixels))
+        return prefill(model, params, prompts, noise)
 
-    monkeypatch.setattr(csrs, "generate", generate)
+    def put(pool, new, places):
+        # A place beyond the pool is that of a prompt which fills the shape.
+        seen.extend(prompt for prompt, p in zip(last, places.tolist()) if p < len(pool.length))
+        return insert(pool, new, places)
+
+    monkeypatch.setattr(decode, "prefill", read)
+    monkeypatch.setattr(decode, "insert", put)
     return seen
 
 
-def retraced(policy, prompts, lengths, **changes):
-    """Re-inferences of responses that are all alike but for their lengths."""
-    config = make_config(**changes)
-    tokens = np.full((len(prompts.length), GROUP, LIMIT), 65, np.int32)
-    lengths = np.broadcast_to(lengths, tokens.shape[:2])
-    maternal = Responses(tokens, lengths, tokens * 0.0, np.zeros(lengths.shape, bool))
-    rules = sampling_rules(policy.processor, 1.0, 1.0, 0)
-    return csrs.retrace(policy, prompts, maternal, KEY, rules, config, jax.device_put)
+@pytest.mark.parametrize(
+    ("noise_per", "draws"), [("maternal", GROUP), ("prompt", 1), ("sample", GROUP * M)]
+)
+def test_who_shares_a_draw_of_noise(policy, rows, images_read, noise_per, draws):
+    twins = [{**rows[0], "id": f"twin {i}"} for i in range(COUNT)]
+    sample(policy, twins, **{"retrace.noise_per": noise_per})
+    ids = policy.prompts(twins).ids.tolist()
+    # Maternal responses see no noise.
+    assert [id for id, key, _ in images_read if key is None] == ids
+    noisy = [(id, key) for id, key, _ in images_read if key]
+    assert Counter(id for id, _ in noisy) == dict.fromkeys(
+        ids, GROUP * M if noise_per == "sample" else GROUP
+    )
+    assert len(set(noisy)) == len({key for _, key in noisy}) == COUNT * draws
+
+
+def test_without_noise_every_image_is_read_as_it_is(policy, rows, images_read):
+    sample(policy, rows, **{"retrace.image_noise": 0.0})
+    prompts = policy.prompts(rows)
+    assert len(images_read) == COUNT * (1 + GROUP)
+    as_they_are = zip(prompts.ids.tolist(), [None] * COUNT, map(bytes, prompts.pixels))
+    assert set(images_read) == set(as_they_are)
+
+
+@pytest.fixture(scope="module")
+def endless(policy):
+    """The same without stop ids."""
+    never = dict.fromkeys(policy.processor.stop_ids, -40.0)
+    return dataclasses.replace(policy, params=answerer.prefer(policy.params, never))
+
+
+@pytest.mark.parametrize("rate", [0.7, 1.0])
+def test_prefix_and_continuation_together_keep_the_limit(endless, rows, monkeypatch, rate):
+    lengths = [1, 2, 7, LIMIT]
+
+    def shortened(*arguments, follow, **engine):
+        """Maternal responses are cut to these lengths before anything follows."""
+
+        def cut(job, member, response):
+            if job.phase == MATERNAL:
+                n = lengths[member]
+                response = Response(response.tokens[:n], response.logprobs[:n], False)
+            return follow(job, member, response)
+
+        return generate(*arguments, follow=cut, **engine)
+
+    monkeypatch.setattr(csrs, "generate", shortened)
+    maternal, retraced = sample(endless, rows, **{"retrace.rate": rate})
+    assert (maternal.lengths == LIMIT).all()
+    kept = [0, int(2 * rate), int(7 * rate), int(LIMIT * rate)]
+    np.testing.assert_array_equal(retraced.anchor, [kept] * COUNT)
+    np.testing.assert_array_equal(
+        retraced.anchor[..., None] + retraced.responses.lengths, np.full((COUNT, GROUP, M), LIMIT)
+    )
 
 
 @pytest.mark.parametrize("noise_per", ["maternal", "prompt", "sample"])
-def test_who_shares_a_draw_of_noise(policy, rows, prefilled, noise_per):
-    twins = [rows[0], {**rows[0], "id": "twin"}]
-    retraced(policy, policy.prompts(twins), LIMIT, **{"retrace.noise_per": noise_per})
-    ((prompts, members, _),) = prefilled
-    pixels = np.asarray(prompts.pixels).reshape(2, GROUP, -1, *prompts.pixels.shape[1:])
-    copies = M if noise_per == "sample" else 1
-    assert pixels.shape[2] == copies
-    distinct = {"maternal": 2 * GROUP, "prompt": 2, "sample": 2 * GROUP * M}[noise_per]
-    assert len(np.unique(pixels.reshape(2 * GROUP * copies, -1), axis=0)) == distinct
-    if noise_per == "prompt":
-        np.testing.assert_array_equal(pixels[:, :1], pixels[:, 1:2])
-    # Whoever shares an image: every re-inference has random numbers of its own.
-    assert np.asarray(members).reshape(2, -1).tolist() == [list(range(GROUP * M))] * 2
+def test_every_re_inference_has_random_numbers_of_its_own(endless, rows, noise_per):
+    changes = {"retrace.rate": 0.0, "retrace.image_noise": 1e-9, "retrace.noise_per": noise_per}
+    maternal, retraced = sample(endless, rows, **changes)
+    tokens = retraced.responses.tokens.reshape(COUNT, GROUP * M, LIMIT)
+    tokens = np.concatenate([maternal.tokens, tokens], axis=1)
+    for group in tokens:
+        assert len(np.unique(group, axis=0)) == GROUP * (1 + M)
 
 
-def test_without_noise_the_image_is_read_as_it_is(policy, rows, prefilled):
-    prompts = policy.prompts(rows[:1])
-    retraced(policy, prompts, LIMIT, **{"retrace.image_noise": 0.0})
-    ((seen, _, _),) = prefilled
-    np.testing.assert_array_equal(seen.pixels, np.repeat(prompts.pixels, GROUP, axis=0))
-
-
-def test_prefix_and_continuation_together_keep_the_limit(policy, rows):
-    never = dict.fromkeys(policy.processor.stop_ids, -40.0)
-    endless = answerer.prefer(policy.params, never)
-    lengths = [0, 1, 7, LIMIT]
-    for rate in (0.7, 1.0):
-        result = retraced(
-            type(policy)(policy.model, endless, policy.processor),
-            policy.prompts(rows),
-            lengths,
-            **{"retrace.rate": rate},
-        )
-        kept = [0, 0, int(7 * rate), int(LIMIT * rate)]
-        np.testing.assert_array_equal(result.anchor, [kept] * COUNT)
-        np.testing.assert_array_equal(
-            result.anchor[..., None] + result.lengths, np.full((COUNT, GROUP, M), LIMIT)
-        )
+@pytest.mark.parametrize("anchor", ["random", "token"])
+def test_other_anchors_by_flag(policy, rows, anchor):
+    changes = {"retrace.anchor": anchor, "retrace.token": 5}
+    maternal, retraced = sample(policy, rows, **changes)
+    again = sample(policy, rows, **changes)[1]
+    np.testing.assert_array_equal(retraced.anchor, again.anchor)
+    own = maternal.lengths - maternal.stopped
+    if anchor == "token":
+        np.testing.assert_array_equal(retraced.anchor, np.minimum(own, 5))
+        kept_as_it_is = (own < 5) & maternal.stopped
+        assert not retraced.responses.lengths[kept_as_it_is].any()
+    else:
+        assert (retraced.anchor < np.maximum(own, 1)).all()
+        assert len(np.unique(retraced.anchor[own == LIMIT])) > 2
 
 
 def test_the_answer_is_the_last_box_of_prefix_and_continuation(policy):
@@ -296,8 +345,10 @@ def test_the_answer_is_the_last_box_of_prefix_and_continuation(policy):
     more = np.zeros((1, 4, 1, 4), np.int32)
     more[0, :, 0] = [[66, 66, stop, 0], [two, stop, 0, 0], [delta[1], two, 9, 9], [0, 0, 0, 0]]
     maternal = Responses(tokens, np.full((1, 4), 4), tokens * 0.0, np.ones((1, 4), bool))
-    anchor, follow = np.array([[2, 2, 2, 2]]), np.array([[[3], [2], [2], [0]]])
-    (texts,) = csrs.continued_texts(policy, maternal, csrs.Retraced(anchor, more, follow))
+    lengths = np.array([[[3], [2], [2], [0]]])
+    followed = Responses(more, lengths, more * 0.0, lengths > 0)
+    retraced = csrs.Retraced(np.array([[2, 2, 2, 2]]), followed)
+    (texts,) = csrs.continued_texts(policy, maternal, retraced)
     assert [extract(text) for text in texts] == ["1", "2", "2", "1"]
     assert "δ" in texts[2]
 
@@ -331,7 +382,6 @@ def test_from_real_rows_to_one_whole_step(policy, learner, path):
         KEY,
         config=config,
         score=score,
-        place=jax.device_put,
         timer=PhaseTimer(),
     )
     assert all(
@@ -339,9 +389,7 @@ def test_from_real_rows_to_one_whole_step(policy, learner, path):
         for r, s in zip(batch.rows, collected.samples)
     )
     state = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
-    state, learned, skipped = train.improve(
-        state, collected.experience, update, jax.device_put, config
-    )
+    state, learned, skipped = train.improve(state, collected.experience, update, config)
     assert (skipped, int(state.updates)) == (0, 1)
     assert np.isfinite(learned[0]["loss"])
     assert learned[0]["grad_norm"] > 0

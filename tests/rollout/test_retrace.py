@@ -12,24 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxevolve.models.inputs import Prompts
-from jaxevolve.rollout.decode import Responses
+from jaxevolve.recipes.csrs import random_rates
 from jaxevolve.rollout.retrace import anchors, fork, perturb
 
 
-def cut(lengths, *, stopped=True, rule="fraction", rate=0.7, token=0, seed=0, limit=1000, ids=None):
-    """Anchors and limits of responses [P, G] of so many tokens, the stop id not among them."""
-    lengths = np.atleast_2d(lengths)
-    stopped = np.broadcast_to(stopped, lengths.shape)
-    responses = Responses(None, lengths + stopped, None, stopped)
-    return anchors(
-        responses,
-        rule=rule,
-        rate=rate,
-        token=token,
-        key=jax.random.key(seed),
-        ids=np.arange(len(lengths), dtype=np.uint32) if ids is None else ids,
-        max_tokens=limit,
-    )
+def cut(lengths, *, stopped=True, rule="fraction", rate=0.7, token=0, limit=1000):
+    """Anchors and limits of responses of so many tokens, the stop id not among them."""
+    lengths, stopped = np.asarray(lengths), np.broadcast_to(stopped, np.shape(lengths))
+    return anchors(lengths + stopped, stopped, rule=rule, rate=rate, token=token, max_tokens=limit)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +48,20 @@ def test_the_stop_id_does_not_count():
 
 
 def test_at_rate_one_a_response_of_full_length_has_nothing_to_follow():
-    anchor, limit = cut([4, 4], stopped=[[True, False]], rate=1.0, limit=4)
-    assert anchor.tolist() == [[4, 4]]
-    assert limit.tolist() == [[0, 0]]
+    anchor, limit = cut([4, 4], stopped=[True, False], rate=1.0, limit=4)
+    assert anchor.tolist() == [4, 4]
+    assert limit.tolist() == [0, 0]
+
+
+def random_cut(lengths, *, ids=None, seed=0):
+    """The same at random fractions, one a response, as the recipe draws them."""
+    ids = np.arange(len(lengths), dtype=np.uint32) if ids is None else ids
+    rates = random_rates(jax.random.key(seed), ids, len(lengths[0]))
+    return cut(lengths, rule="random", rate=rates)
 
 
 def test_random_anchors_are_uniform_below_the_length_and_one_a_response():
-    anchor, limit = cut(np.full((500, 8), 10), rule="random")
+    anchor, limit = random_cut(np.full((500, 8), 10))
     counts = np.bincount(anchor.ravel(), minlength=10)
     assert len(counts) == 10
     assert np.abs(counts - 400).max() < 4 * np.sqrt(400)
@@ -74,21 +71,27 @@ def test_random_anchors_are_uniform_below_the_length_and_one_a_response():
 
 def test_random_anchors_follow_from_the_key_and_the_sample_and_not_from_the_batch():
     lengths, ids = np.full((6, 8), 900), np.arange(6, dtype=np.uint32)
-    one = cut(lengths, rule="random", ids=ids)[0]
-    np.testing.assert_array_equal(one, cut(lengths, rule="random", ids=ids)[0])
-    np.testing.assert_array_equal(one[4:5], cut(lengths[:1], rule="random", ids=ids[4:5])[0])
-    assert (one != cut(lengths, rule="random", seed=1)[0]).all(-1).any()
+    one = random_cut(lengths, ids=ids)[0]
+    np.testing.assert_array_equal(one, random_cut(lengths, ids=ids)[0])
+    np.testing.assert_array_equal(one[4:5], random_cut(lengths[:1], ids=ids[4:5])[0])
+    assert (one != random_cut(lengths, seed=1)[0]).all(-1).any()
 
 
 def test_random_anchors_of_responses_too_short_to_cut_are_zero():
-    assert cut([[0, 1]] * 50, rule="random")[0].max() == 0
+    assert random_cut([[0, 1]] * 50)[0].max() == 0
+
+
+def test_a_random_anchor_is_below_the_length_however_near_to_one_its_rate(monkeypatch):
+    largest = jnp.nextafter(jnp.float32(1), jnp.float32(0))
+    monkeypatch.setattr(jax.random, "uniform", lambda key: largest)
+    assert random_cut([[2, 900]])[0].tolist() == [[1, 899]]
 
 
 def test_a_fixed_anchor_keeps_what_had_ended_before_it_as_it_is():
-    lengths, stopped = [[3, 5, 6, 9, 3]], [[True, True, True, True, False]]
+    lengths, stopped = [3, 5, 6, 9, 3], [True, True, True, True, False]
     anchor, limit = cut(lengths, stopped=stopped, rule="token", token=5, limit=20)
-    assert anchor.tolist() == [[3, 5, 5, 5, 3]]
-    assert limit.tolist() == [[0, 15, 15, 15, 17]]
+    assert anchor.tolist() == [3, 5, 5, 5, 3]
+    assert limit.tolist() == [0, 15, 15, 15, 17]
 
 
 # A toy reasoner: token 1 thinks on, 2 has decided for a short derivation, 3 for a long one; 0 is
@@ -123,10 +126,7 @@ def shares_before_and_after(**rule):
     generator, count = np.random.default_rng(0), 100_000
     tokens, lengths = walk(generator, np.full(count, 1), np.full(count, LIMIT))
     stopped = np.take_along_axis(tokens, lengths[:, None] - 1, 1)[:, 0] == 0
-    responses = Responses(tokens[None], lengths[None], None, stopped[None])
-    key, ids = jax.random.key(0), np.zeros(1, np.uint32)
-    cuts = anchors(responses, key=key, ids=ids, max_tokens=LIMIT, **rule)
-    anchor, limit = cuts[0][0], cuts[1][0]
+    anchor, limit = anchors(lengths, stopped, max_tokens=LIMIT, **rule)
     before = np.take_along_axis(tokens, np.maximum(anchor - 1, 0)[:, None], 1)[:, 0]
     more, follow = walk(generator, np.where(anchor > 0, before, 1), limit)
     after = answers(more, np.maximum(follow, 1))
@@ -155,52 +155,83 @@ PREFIXES = ("\\boxed{1} find x", "\\boxed{2}")
 
 @pytest.fixture(scope="module")
 def forked(policy):
-    """Prompts, two responses each, and the prompts that follow from cutting them."""
+    """Prompts, a response each, and by prefix: the tokens kept and the prompts that follow."""
     prompts = policy.prompts(answerer.rows(5))
-    tokenizer = policy.processor.tokenizer.backend_tokenizer
-    kept = [tokenizer.encode(text, add_special_tokens=False).ids for text in PREFIXES]
-    tokens = np.full((5, 2, 12), 7, np.int32)
-    for g, ids in enumerate(kept):
-        tokens[:, g, : len(ids)] = ids
-    anchor = np.tile([len(ids) for ids in kept], (5, 1))
-    assert anchor[0, 0] > anchor[0, 1] > 0
-    return prompts, tokens, anchor, fork(prompts, tokens, anchor, size=12)
+    encode = policy.processor.tokenizer.backend_tokenizer.encode
+    kept = {text: encode(text, add_special_tokens=False).ids for text in PREFIXES}
+    new = {}
+    for text, ids in kept.items():
+        tokens = np.full((5, 12), 7, np.int32)
+        tokens[:, : len(ids)] = ids
+        anchor = np.full(5, len(ids), np.int32)
+        new[text] = tokens, anchor, fork(prompts, tokens, anchor)
+    return prompts, new
 
 
-def test_a_forked_prompt_is_the_longer_prompt_that_the_processor_makes(policy, forked):
-    *_, new = forked
-    for g, text in enumerate(PREFIXES):
-        processor = policy.processor
-        template = processor.tokenizer.chat_template + text
-        longer = replace(processor, tokenizer=type(processor.tokenizer).from_pretrained(
-            processor.folder, chat_template=template
-        )).prompts(answerer.rows(5))  # fmt: skip
-        mine = jax.tree.map(lambda x, g=g: np.asarray(x[g::2]), new)
-        for name in ("length", "next_position", "pixels", "patch_hw", "segment", "ids"):
-            np.testing.assert_array_equal(getattr(mine, name), getattr(longer, name), name)
-        for row, length in enumerate(longer.length):
-            for name in ("tokens", "positions", "image_token"):
-                wanted = getattr(longer, name)[row, :length]
-                np.testing.assert_array_equal(getattr(mine, name)[row, :length], wanted, name)
-            assert not mine.tokens[row, length:].any()
-            assert (mine.image_token[row, length:] == -1).all()
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_forked_prompt_is_the_longer_prompt_that_the_processor_makes(policy, forked, prefix):
+    processor = policy.processor
+    tokenizer = type(processor.tokenizer).from_pretrained(
+        processor.folder, chat_template=processor.tokenizer.chat_template + prefix
+    )
+    longer = replace(processor, tokenizer=tokenizer).prompts(answerer.rows(5))
+    mine = forked[1][prefix][2]
+    for name in ("length", "next_position", "pixels", "patch_hw", "segment", "ids"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(longer, name), name)
+    for row, length in enumerate(longer.length):
+        for name in ("tokens", "positions", "image_token"):
+            wanted = getattr(longer, name)[row, :length]
+            np.testing.assert_array_equal(getattr(mine, name)[row, :length], wanted, name)
+        assert not mine.tokens[row, length:].any()
+        assert (mine.image_token[row, length:] == -1).all()
+
+
+def test_rows_are_cut_each_at_its_own_anchor(forked):
+    prompts, new = forked
+    tokens, long, one = new[PREFIXES[0]]
+    anchor = np.where(np.arange(5) % 2, 0, long)
+    mixed = fork(prompts, tokens, anchor)
+    np.testing.assert_array_equal(mixed.length, prompts.length + anchor)
+    for row in range(5):
+        wanted = (prompts if row % 2 else one).tokens[row]
+        count = mixed.length[row]
+        np.testing.assert_array_equal(mixed.tokens[row, :count], wanted[:count])
+        assert not mixed.tokens[row, count:].any()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 5, 12])
+def test_a_prompt_forked_alone_is_the_one_forked_among_others(forked, kept):
+    prompts, new = forked
+    tokens = new[PREFIXES[0]][0]
+    longer = fork(prompts, tokens, np.full(5, kept))
+    alone = fork(jax.tree.map(lambda x: x[3:4], prompts), tokens[3:4], np.array([kept]))
+    for name, value in vars(alone).items():
+        padded = name in ("tokens", "positions", "image_token")
+        wanted = getattr(longer, name)[3:4]
+        np.testing.assert_array_equal(value, wanted[:, : value.shape[1]] if padded else wanted)
+
+
+@pytest.mark.parametrize(("have", "step"), [(24, 64), (64, 64), (96, 96)])
+def test_forked_prompts_have_few_sizes(have, step):
+    none = np.zeros((1, have), np.int32)
+    prompts = Prompts(
+        none, np.array([have - 2]), none[..., None], *[none[:, 0]] * 2, none, *[none] * 3
+    )
+    tokens = np.ones((1, 200), np.int32)
+    for kept in range(200):
+        size = fork(prompts, tokens, np.array([kept])).tokens.shape[1]
+        assert size % step == 0
+        assert 0 <= size - (have - 2 + kept) < step
 
 
 def test_a_forked_prompt_predicts_what_scoring_predicts_at_the_anchor(policy, forked):
-    prompts, tokens, anchor, new = forked
-    prompts, new = jax.tree.map(jnp.asarray, (prompts, new))
+    prompts, new = forked
+    tokens, anchor, longer = new[PREFIXES[0]]
     params = {"params": policy.params}
-    scored = jax.jit(policy.model.apply)(params, prompts, tokens)
-    wanted = np.take_along_axis(np.asarray(scored), anchor[..., None, None], 2).reshape(10, -1)
+    scored = jax.jit(policy.model.apply)(params, prompts, tokens[:, None])
+    wanted = np.take_along_axis(np.asarray(scored)[:, 0], anchor[:, None, None], 1)[:, 0]
     prefill = jax.jit(lambda p, x: policy.model.apply(p, x, method="prefill")[0])
-    np.testing.assert_allclose(prefill(params, new), wanted, atol=1e-5)
-
-
-def test_copies_of_a_forked_prompt_follow_each_other(forked):
-    prompts, tokens, anchor, new = forked
-    thrice = fork(prompts, tokens, anchor, size=12, copies=3)
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[::3], y), thrice, new)
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[2::3], y), thrice, new)
+    np.testing.assert_allclose(prefill(params, longer), wanted, atol=1e-5)
 
 
 def gray(value, rows=3, windows=2):
@@ -248,11 +279,12 @@ def test_noise_follows_from_the_key_and_not_from_padding_or_batch():
 
 
 def test_the_model_sees_the_noise(policy, forked):
-    new = jax.tree.map(jnp.asarray, forked[-1])
-    noisy = perturb(new, keys(10), 0.1)
+    new = jax.tree.map(jnp.asarray, forked[1][PREFIXES[0]][2])
+    noisy = perturb(new, keys(5), 0.1)
     prefill = jax.jit(lambda x: policy.model.apply({"params": policy.params}, x, method="prefill"))
     (clean, _), (seen, _) = prefill(new), prefill(noisy)
-    change = np.abs(np.asarray(clean - seen)).max(-1).reshape(5, 2)
-    has_image = (np.asarray(new.segment) > 0).any((1, 2)).reshape(5, 2)
+    change = np.abs(np.asarray(clean - seen)).max(-1)
+    has_image = (np.asarray(new.segment) > 0).any((1, 2))
+    assert has_image.tolist() == [True, True, True, False, True]
     assert (change[has_image] > 1e-2).all()
-    assert change[~has_image].max() < 1e-5
+    assert change[3] < 1e-5

@@ -12,10 +12,12 @@ from jaxevolve.rollout.sampling import Sampling, inverse_cdf, keep_likely, respo
 DRAWS = 40_000
 
 
-def drawn(logits, rules=Sampling()):
+def drawn(logits, rules=Sampling(), temperature=1.0):
     keys = keys_of(np.arange(DRAWS))
     logits = jnp.broadcast_to(jnp.asarray(logits, jnp.float32), (DRAWS, len(logits)))
-    tokens, _ = jax.jit(sample, static_argnums=3)(logits, keys, jnp.full(DRAWS, 3), rules)
+    tokens, _ = jax.jit(sample, static_argnums=4)(
+        logits, keys, jnp.full(DRAWS, 3), temperature, rules
+    )
     return np.bincount(tokens, minlength=logits.shape[-1])
 
 
@@ -47,7 +49,7 @@ def test_tokens_follow_the_softmax_also_in_the_tail(vocabulary):
 def test_temperature_divides_the_logits():
     logits = np.random.default_rng(1).standard_normal(50)
     p = np.exp(logits / 0.5)
-    assert_follows(drawn(logits, Sampling(temperature=0.5)), p / p.sum())
+    assert_follows(drawn(logits, temperature=0.5), p / p.sum())
 
 
 def test_top_k_keeps_the_k_likeliest():
@@ -71,8 +73,8 @@ def test_banned_tokens_are_never_drawn():
 
 def test_temperature_zero_takes_the_likeliest_allowed_token():
     logits = jnp.array([[0.0, 3.0, 2.0, 9.0]])
-    rules = Sampling(temperature=0.0, banned_ids=(3,))
-    token, logprob = sample(logits, keys_of([1]), jnp.array([0]), rules)
+    rules = Sampling(banned_ids=(3,))
+    token, logprob = sample(logits, keys_of([1]), jnp.array([0]), jnp.float32(0), rules)
     assert token.tolist() == [1]
     np.testing.assert_allclose(logprob, jax.nn.log_softmax(logits)[:, 1], rtol=1e-6)
 
@@ -80,7 +82,7 @@ def test_temperature_zero_takes_the_likeliest_allowed_token():
 def test_stored_logprobs_are_those_of_the_tempered_softmax():
     logits = jax.random.normal(jax.random.key(1), (12, 30))
     keys = keys_of(np.arange(12))
-    tokens, logprobs = sample(logits, keys, jnp.zeros(12, int), Sampling(temperature=0.7))
+    tokens, logprobs = sample(logits, keys, jnp.zeros(12, int), 0.7, Sampling())
     wanted = jnp.take_along_axis(jax.nn.log_softmax(logits / 0.7), tokens[..., None], -1)[..., 0]
     np.testing.assert_allclose(logprobs, wanted, atol=1e-6)
 

@@ -115,6 +115,14 @@ def defaults() -> ConfigDict:
                 # Keep the frozen reference in the host's memory between its uses.
                 "offload_reference": False,
             },
+            "lora": {
+                # Rank of low-rank adapters, which alone are trained; 0: all parameters are. [ours]
+                "rank": 0,
+                "alpha": 16.0,  # adapters are multiplied by alpha / rank
+                # Regular expression for the paths of adapted weights: here all of the decoder's;
+                # "visual/blocks|model/layers" has the vision tower's as well.
+                "targets": "model/layers",
+            },
             "optimizer": {  # AdamW
                 "lr": 1e-6,  # [csrs]
                 "weight_decay": 0.01,  # [verl]

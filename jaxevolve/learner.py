@@ -16,6 +16,7 @@ from jax import lax
 
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.logprobs import token_logprobs
+from jaxevolve.models.lora import attach
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, head
 from jaxevolve.objectives import loss_weights, response_mask
 
@@ -69,6 +70,20 @@ class TrainState:
 
 # (log-probabilities, entropies, weights, piece of the batch) -> loss and metrics, all sums.
 Loss = Callable[[jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Metrics]]
+
+
+def assemble(params: Any, frozen: Any, dtype: str, lora_scale: float) -> Any:
+    """What the model computes with: the trained parameters, or frozen ones with trained adapters.
+
+    Args:
+        params: what is trained.
+        frozen: None, or the parameters that `params` adapts (see `models.lora`).
+        dtype: the type to compute in.
+        lora_scale: of the adapters.
+    """
+    if frozen is None:
+        return cast(params, dtype)
+    return attach(cast(frozen, dtype), params, lora_scale)
 
 
 def cast(params: Any, dtype: str) -> Any:
@@ -127,8 +142,9 @@ def make_update(
     remat: bool,
     aggregation: str,
     max_tokens: int,
+    lora_scale: float = 0.0,
     shardings: Any = None,
-) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
+) -> Callable[[TrainState, Any, Any], tuple[TrainState, Metrics]]:
     """Makes the update function.
 
     Args:
@@ -141,32 +157,36 @@ def make_update(
         remat: recompute activations, layer by layer, in the backward pass.
         aggregation: "token", "sequence" or "constant", see `loss_weights`.
         max_tokens: the response limit, which "constant" divides by.
+        lora_scale: of the adapters, where the state holds such.
         shardings: of the state, a tree like it. Where None, the compiler may return arrays in
             another sharding than they came in, and every program is then compiled once more.
 
     Returns:
-        Jitted (state, batch) -> (state, metrics), the batch being Experience or Targets as the
-        loss reads it; the state is consumed. An update with a loss or
-        gradient that is not finite changes nothing and reports "skipped" 1.
+        Jitted (state, batch, frozen=None) -> (state, metrics), the batch being Experience or
+        Targets as the loss reads it, and frozen as for `assemble`; the state is consumed. An
+        update with a loss or gradient that is not finite changes nothing and reports "skipped" 1.
     """
 
-    def piece_loss(params: Any, piece: tuple[Any, jax.Array]) -> tuple[jax.Array, Metrics]:
+    def piece_loss(
+        params: Any, frozen: Any, piece: tuple[Any, jax.Array]
+    ) -> tuple[jax.Array, Metrics]:
         batch, weights = piece
-        params = cast(params, dtype)
+        params = assemble(params, frozen, dtype, lora_scale)
         hidden = model.apply({"params": params}, batch.prompts, batch.tokens, remat=remat)
         logprobs, entropy = token_logprobs(hidden, head(params), batch.tokens, temperature)
         return loss(logprobs, entropy, weights, batch)
 
-    def update(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+    def update(state: TrainState, batch: Any, frozen: Any = None) -> tuple[TrainState, Metrics]:
         mask = response_mask(batch.lengths, batch.tokens.shape[-1])
         weights = loss_weights(mask, aggregation, max_tokens)
         grad = jax.value_and_grad(piece_loss, has_aux=True)
 
         def accumulate(total: Any, piece: Any) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, grad(state.params, piece)), None
+            return jax.tree.map(jnp.add, total, grad(state.params, frozen, piece)), None
 
         pieces = split((batch, weights), micro_batches)
-        shapes = jax.eval_shape(grad, state.params, jax.tree.map(lambda x: x[0], pieces))
+        one = jax.tree.map(lambda x: x[0], pieces)
+        shapes = jax.eval_shape(grad, state.params, frozen, one)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         ((value, metrics), grads), _ = lax.scan(accumulate, zeros, pieces)
 

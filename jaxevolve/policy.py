@@ -5,6 +5,7 @@ The methods call the pure functions that training compiles.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,18 @@ from jax.sharding import SingleDeviceSharding
 from jaxevolve.hf.config import read_config
 from jaxevolve.hf.processor import Processor, load_processor
 from jaxevolve.hf.weights import load_params
+from jaxevolve.models.config import Config
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.logprobs import token_logprobs
+from jaxevolve.models.lora import init_adapters, merge
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, head, init_params
 from jaxevolve.objectives import response_mask
 from jaxevolve.rollout.generate import Responses, generate
 from jaxevolve.rollout.sampling import Sampling
 from jaxevolve.runtime import checkpoint
 
+# (path of a parameter, its shape) -> where it goes; None, in either place: the default device.
+Place = Callable[[str, tuple[int, ...]], jax.sharding.Sharding | None] | None
 ROWS, CHUNK = 128, 16  # most responses decoded together; tokens between two looks from the host
 WIDTH = 8  # responses of a prompt that there is room for at least: a smaller n needs no program
 
@@ -133,7 +138,7 @@ def _logprobs(
 def load_policy(
     folder: str | Path,
     dtype: str = "float32",
-    place: Callable[[str, tuple[int, ...]], jax.sharding.Sharding | None] | None = None,
+    place: Place = None,
 ) -> Policy:
     """Loads a Hugging Face folder or one of our checkpoints.
 
@@ -157,16 +162,26 @@ def load_policy(
     return Policy(Qwen2_5_VL(config), params, processor)
 
 
-def _from_checkpoint(folder: Path, config: Any, dtype: str, place: Any) -> Any:
+def _from_checkpoint(folder: Path, config: Config, dtype: str, place: Place) -> Any:
+    """The parameters of a checkpoint; adapters are merged into the model that they adapt."""
+    lora = checkpoint.read_meta(folder)["lora"]
     shapes = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+    if lora:
+        key = jax.random.key(0)
+        adapters = partial(init_adapters, rank=lora["rank"], targets=lora["targets"], key=key)
+        shapes = jax.eval_shape(adapters, shapes)
 
     def wanted(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         where = place(name, leaf.shape) if place else SingleDeviceSharding(jax.local_devices()[0])
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
-    state, _ = checkpoint.load(folder, {"params": jax.tree_util.tree_map_with_path(wanted, shapes)})
-    return jax.tree.map(lambda x: x.astype(dtype), state["params"])
+    abstract = jax.tree_util.tree_map_with_path(wanted, shapes)
+    params = checkpoint.load(folder, {"params": abstract})[0]["params"]
+    if lora:
+        base = load_policy(lora["base"], dtype, place).params
+        return merge(base, params, lora["scale"])
+    return jax.tree.map(lambda x: x.astype(dtype), params)
 
 
 def sampling_rules(processor: Processor, top_p: float, top_k: int) -> Sampling:

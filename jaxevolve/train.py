@@ -28,7 +28,8 @@ from jaxevolve.data.validate import open_data
 from jaxevolve.hf.config import read_config
 from jaxevolve.hf.export import copy_texts, export_folder
 from jaxevolve.hf.processor import Processor, load_processor
-from jaxevolve.learner import Experience, TrainState, cast, make_score, make_update
+from jaxevolve.learner import Experience, TrainState, assemble, cast, make_score, make_update
+from jaxevolve.models.lora import init_adapters, merge
 from jaxevolve.objectives import grpo_loss, mean_metrics
 from jaxevolve.policy import Policy, load_policy
 from jaxevolve.recipes import csrs
@@ -94,19 +95,19 @@ def train(config: ConfigDict, workdir: Path) -> None:
     compiles = metrics.CompileCounter()
     started = load_policy(config.model.path, place=partial(mesh.param_sharding, devices))
     optimizer, learning_rate = make_optimizer(config.optimizer)
-    state, step, position = start_or_resume(workdir, started.params, optimizer, devices)
+    state, step, position = start_or_resume(workdir, started.params, optimizer, devices, config)
     if step:
         log.info("resumed at step %d of %d", step, plan.steps)
-    reference = prepare_reference(started.params, devices, config) if config.grpo.kl else None
+    reference, frozen = frozen_parameters(started.params, devices, config)
     model = started.model
     del started  # the parameters that were read have become the state and the reference
     where = mesh.shardings(devices, state)
     score, update = make_functions(model, optimizer, devices, micro, config, where)
-    to_compute = jax.jit(partial(cast, dtype=config.model.dtype))
+    whole = jax.jit(partial(assemble, dtype=config.model.dtype, lora_scale=lora_scale(config)))
 
     def policy(params: Any) -> Policy:
-        same = config.model.dtype == "float32"
-        return Policy(model, params if same else to_compute(params), processor)
+        as_they_are = config.model.dtype == "float32" and frozen is None
+        return Policy(model, params if as_they_are else whole(params, frozen), processor)
 
     # 3. Steps.
     batches = train_batches(
@@ -143,7 +144,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
             timer=timer,
         )
         with timer("update"):
-            state, learned, skipped = improve(state, collected.experience, update, config)
+            state, learned, skipped = improve(state, collected.experience, update, config, frozen)
         skipped_in_a_row = skipped_in_a_row + skipped if skipped == len(learned) else 0
         if skipped:
             ids = [row["id"] for row in batch.rows]
@@ -191,7 +192,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
     # 4. What the run leaves.
     exported = workdir / "export"
     shutil.rmtree(exported, ignore_errors=True)
-    export_folder(state.params, model_config, processor.folder, exported)
+    final = state.params if frozen is None else merge(frozen, state.params, lora_scale(config))
+    export_folder(final, model_config, processor.folder, exported)
     page = report.write(workdir)
     print_table(judge.all(), workdir / "checkpoints" / str(step), exported, page)
 
@@ -229,14 +231,22 @@ def make_optimizer(config: ConfigDict) -> tuple[optax.GradientTransformation, op
 
 
 def start_or_resume(
-    workdir: Path, params: Any, optimizer: optax.GradientTransformation, devices: jax.sharding.Mesh
+    workdir: Path,
+    params: Any,
+    optimizer: optax.GradientTransformation,
+    devices: jax.sharding.Mesh,
+    config: ConfigDict,
 ) -> tuple[TrainState, int, Any]:
     """The state, the number of finished steps, and the position in the data, if any."""
 
     def fresh(params: Any) -> TrainState:
-        # A copy: updates consume the state, and the reference goes on using the original.
-        copy = jax.tree.map(jnp.copy, params)
-        return TrainState(copy, optimizer.init(params), jnp.zeros((), jnp.int32))
+        if config.lora.rank:
+            key = jax.random.key(config.seed)
+            trained = init_adapters(params, config.lora.rank, config.lora.targets, key)
+        else:
+            # A copy: updates consume the state, and the reference goes on using the original.
+            trained = jax.tree.map(jnp.copy, params)
+        return TrainState(trained, optimizer.init(trained), jnp.zeros((), jnp.int32))
 
     shapes = jax.eval_shape(fresh, params)
     where = mesh.shardings(devices, shapes)
@@ -251,17 +261,32 @@ def start_or_resume(
     return jax.jit(fresh, out_shardings=where)(params), 0, None
 
 
-def prepare_reference(params: Any, devices: jax.sharding.Mesh, config: ConfigDict) -> Any:
-    """The frozen reference: a function that gives its parameters, on the device when it is called.
+def lora_scale(config: ConfigDict) -> float:
+    """What adapters are multiplied by: alpha / rank."""
+    return config.lora.alpha / max(config.lora.rank, 1)
 
-    With `grpo.offload_reference` they lie in the host's memory between calls.
+
+def frozen_parameters(
+    params: Any, devices: jax.sharding.Mesh, config: ConfigDict
+) -> tuple[Any, Any]:
+    """What is not trained, in the type that is computed in.
+
+    Returns:
+        A function that gives the reference's parameters, on the device when it is called, or None
+        without a KL term; and the parameters that adapters are attached to, or None without any.
+        They are one tree. With `grpo.offload_reference` the reference lies in the host's memory
+        between calls, unless adapters need it on the device anyway.
     """
+    if not config.grpo.kl and not config.lora.rank:
+        return None, None
     params = jax.jit(partial(cast, dtype=config.model.dtype))(params)
+    if config.lora.rank:
+        return (lambda: params) if config.grpo.kl else None, params
     if not config.grpo.offload_reference:
-        return lambda: params
+        return lambda: params, None
     places = mesh.shardings(devices, params)
     away = jax.device_put(params, mesh.in_host_memory(places))
-    return lambda: jax.device_put(away, places)
+    return lambda: jax.device_put(away, places), None
 
 
 def make_functions(
@@ -302,6 +327,7 @@ def make_functions(
         remat=settings.remat,
         aggregation=settings.aggregation,
         max_tokens=config.rollout.max_tokens,
+        lora_scale=lora_scale(config),
         shardings=shardings,
         **common,
     )
@@ -309,9 +335,15 @@ def make_functions(
 
 
 def improve(
-    state: TrainState, experience: Experience, update: Any, config: ConfigDict
+    state: TrainState,
+    experience: Experience,
+    update: Any,
+    config: ConfigDict,
+    frozen: Any = None,
 ) -> tuple[TrainState, list[dict[str, float]], int]:
     """One pass over the batch in minibatches of prompts, an update each.
+
+    `frozen` are the parameters that the state adapts, if it does.
 
     Returns:
         The new state, the metrics of each update, and how many were skipped as not finite.
@@ -321,7 +353,7 @@ def improve(
     learned = []
     for first in range(0, config.batch, size):
         part = jax.tree.map(lambda x, i=first: x[i : i + size], experience)
-        state, values = update(state, place(part))
+        state, values = update(state, place(part), frozen)
         learned.append(values)
     learned = jax.device_get(learned)
     return state, learned, int(sum(values["skipped"] for values in learned))
@@ -357,7 +389,7 @@ def save(
             workdir,
             step,
             vars(state),
-            {"data": position, "seed": config.seed},
+            {"data": position, "seed": config.seed, "lora": lora_of(config)},
             write_files=partial(copy_texts, processor.folder),
             keep=config.checkpoint.keep,
             best_step=best_step,
@@ -366,6 +398,14 @@ def save(
         if last:
             raise
         log.warning("%s", error)
+
+
+def lora_of(config: ConfigDict) -> dict[str, Any] | None:
+    """What a checkpoint of adapters needs to be a model again."""
+    if not config.lora.rank:
+        return None
+    base = str(Path(config.model.path).absolute())
+    return {**config.lora.to_dict(), "scale": lora_scale(config), "base": base}
 
 
 class Evaluations:

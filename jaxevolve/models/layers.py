@@ -25,6 +25,9 @@ class Linear(nn.Module):
         """Applies the map over the last axis."""
         weight = self.param("weight", nn.initializers.normal(0.02), (self.features, x.shape[-1]))
         y = matmul(x, weight)
+        if self.has_variable("params", "lora_a"):  # see `lora.attach`
+            down, up = (self.get_variable("params", f"lora_{part}") for part in "ab")
+            y = y + matmul(matmul(x, down), up)
         if self.use_bias:
             y = y + self.param("bias", nn.initializers.zeros, (self.features,))
         return y

@@ -211,6 +211,11 @@ def load(folder: str | Path, abstract_state: Any) -> tuple[Any, dict[str, Any]]:
     return state, meta
 
 
+def read_meta(folder: str | Path) -> dict[str, Any]:
+    """What the caller of `save` put into a checkpoint's meta.json, and more."""
+    return json.loads((Path(folder) / "meta.json").read_text(encoding="utf-8"))
+
+
 def latest(workdir: str | Path) -> int | None:
     """The newest finished step of a run, or None."""
     return max(_steps(Path(workdir) / "checkpoints"), default=None)

@@ -53,6 +53,7 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
             "eval.every",
             "eval.every_epochs",
             "eval.questions",
+            "lora.rank",
         ),
         ("at least 0", lambda value: value >= 0),
     ),

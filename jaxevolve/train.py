@@ -184,6 +184,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
             )
     bar.close()
     writer.close()
+    stop.restore()
     if step < plan.steps:
         print(f"\nStopped after step {step} of {plan.steps}; everything is saved. To go on, give")
         print(f"the same command with --workdir={workdir}")
@@ -449,8 +450,13 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.asked = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._ask)
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        self._before = {number: signal.signal(number, self._ask) for number in numbers}
+
+    def restore(self) -> None:
+        """Gives the signals back to those who had them."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _ask(self, number: int, _: Any) -> None:
         if self.asked and number == signal.SIGINT:

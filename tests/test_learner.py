@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxevolve import train
+from jaxevolve import training
 from jaxevolve.learner import Experience, TrainState, make_score, split
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.qwen2_5_vl import Config, Qwen2_5_VL, head, init_params
@@ -133,7 +133,7 @@ def settings(**changes):
 def make_update(optimizer, micro=P, **changes):
     """The update function that training makes, compiled once for all tests."""
     devices = mesh.make_mesh((1, 1, 1), jax.devices()[:1])
-    return train.make_functions(MODEL, optimizer, devices, micro, settings(**changes))[1]
+    return training.make_functions(MODEL, optimizer, devices, micro, settings(**changes))[1]
 
 
 def fresh(params, optimizer):
@@ -144,7 +144,7 @@ def fresh(params, optimizer):
 
 # Its state keeps the gradient of the first update as it was.
 SGD = optax.sgd(LR, momentum=0.9)
-ADAMW, RATE = train.make_optimizer(settings().optimizer)
+ADAMW, RATE = training.make_optimizer(settings().optimizer)
 
 
 def assert_close(one, other, share=1e-4):

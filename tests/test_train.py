@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from jaxevolve import train
+from jaxevolve import train, training
 from jaxevolve.hf.config import read_config
 from jaxevolve.learner import Experience
 from jaxevolve.models.qwen2_5_vl import init_params
@@ -149,7 +149,7 @@ def arrays(workdir, step):
     """{path: array} of everything in a checkpoint, and what is written beside it."""
     config = ConfigDict(json.loads((workdir / "config.json").read_text())["config"])
     model = read_config(config.model.path)
-    optimizer, _ = train.make_optimizer(config.optimizer)
+    optimizer, _ = training.make_optimizer(config.optimizer)
 
     def fresh():
         params = init_params(model, jax.random.key(0))

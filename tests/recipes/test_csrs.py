@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxevolve import train
+from jaxevolve import training
 from jaxevolve.answers import extract
 from jaxevolve.data.pipeline import train_batches
 from jaxevolve.data.validate import open_data
@@ -357,9 +357,9 @@ def test_the_answer_is_the_last_box_of_prefix_and_continuation(policy):
 def learner(policy):
     """Everything that training compiles, for batches of two prompts and one device."""
     config = make_config(**{"batch": 2, "data.max_prompt_tokens": 128})
-    optimizer, _ = train.make_optimizer(config.optimizer)
+    optimizer, _ = training.make_optimizer(config.optimizer)
     devices = mesh.make_mesh((1, 1, 1), jax.devices()[:1])
-    return config, optimizer, *train.make_functions(policy.model, optimizer, devices, 2, config)
+    return config, optimizer, *training.make_functions(policy.model, optimizer, devices, 2, config)
 
 
 @pytest.mark.parametrize("path", ["parquet_layout@train", "geometry3k_redrawn@val"])
@@ -389,7 +389,7 @@ def test_from_real_rows_to_one_whole_step(policy, learner, path):
         for r, s in zip(batch.rows, collected.samples)
     )
     state = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
-    state, learned, skipped = train.improve(state, collected.experience, update, config)
+    state, learned, skipped = training.improve(state, collected.experience, update, config)
     assert (skipped, int(state.updates)) == (0, 1)
     assert np.isfinite(learned[0]["loss"])
     assert learned[0]["grad_norm"] > 0

@@ -1,0 +1,211 @@
+"""What does a config make of a model? State, frozen parameters, compiled functions, a checkpoint.
+
+The pieces that `train` puts together, each a function of the config and of arrays.
+"""
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from ml_collections import ConfigDict
+
+from jaxevolve.hf.export import copy_texts
+from jaxevolve.hf.processor import Processor
+from jaxevolve.learner import Experience, TrainState, cast, make_score, make_update
+from jaxevolve.models.lora import init_adapters
+from jaxevolve.objectives import grpo_loss, mean_metrics
+from jaxevolve.runtime import checkpoint, mesh
+
+log = logging.getLogger("jaxevolve")
+
+
+def make_optimizer(config: ConfigDict) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """AdamW behind a clip of the global norm, and its learning rate by update."""
+    rate = optax.constant_schedule(config.lr)
+    if config.warmup:
+        rate = optax.linear_schedule(0.0, config.lr, config.warmup)
+    adamw = optax.adamw(rate, config.b1, config.b2, weight_decay=config.weight_decay)
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw), rate
+
+
+def start_or_resume(
+    workdir: Path,
+    params: Any,
+    optimizer: optax.GradientTransformation,
+    devices: jax.sharding.Mesh,
+    config: ConfigDict,
+) -> tuple[TrainState, int, Any]:
+    """The state, the number of finished steps, and the position in the data, if any."""
+
+    def fresh(params: Any) -> TrainState:
+        if config.lora.rank:
+            key = jax.random.key(config.seed)
+            trained = init_adapters(params, config.lora.rank, config.lora.targets, key)
+        else:
+            # A copy: updates consume the state, and the reference goes on using the original.
+            trained = jax.tree.map(jnp.copy, params)
+        return TrainState(trained, optimizer.init(trained), jnp.zeros((), jnp.int32))
+
+    shapes = jax.eval_shape(fresh, params)
+    where = mesh.shardings(devices, shapes)
+    wanted = jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        shapes,
+        where,
+    )
+    restored = checkpoint.restore(workdir, vars(wanted))
+    if restored is not None:
+        return TrainState(**restored.state), restored.step, restored.meta["data"]
+    return jax.jit(fresh, out_shardings=where)(params), 0, None
+
+
+def lora_scale(config: ConfigDict) -> float:
+    """What adapters are multiplied by: alpha / rank."""
+    return config.lora.alpha / max(config.lora.rank, 1)
+
+
+def frozen_parameters(
+    params: Any, devices: jax.sharding.Mesh, config: ConfigDict
+) -> tuple[Any, Any]:
+    """What is not trained, in the type that is computed in.
+
+    Returns:
+        A function that gives the reference's parameters, on the device when it is called, or None
+        without a KL term; and the parameters that adapters are attached to, or None without any.
+        They are one tree. With `grpo.offload_reference` the reference lies in the host's memory
+        between calls, unless adapters need it on the device anyway.
+    """
+    if not config.grpo.kl and not config.lora.rank:
+        return None, None
+    params = jax.jit(partial(cast, dtype=config.model.dtype))(params)
+    if config.lora.rank:
+        return (lambda: params) if config.grpo.kl else None, params
+    if not config.grpo.offload_reference:
+        return lambda: params, None
+    places = mesh.shardings(devices, params)
+    away = jax.device_put(params, mesh.in_host_memory(places))
+    return lambda: jax.device_put(away, places), None
+
+
+def make_functions(
+    model: Any,
+    optimizer: Any,
+    devices: jax.sharding.Mesh,
+    micro: int,
+    config: ConfigDict,
+    shardings: Any = None,
+) -> tuple[Any, Any]:
+    """The compiled scoring and update functions of a run; `shardings` are those of its state."""
+    settings = config.grpo
+    shards = devices.shape["data"] * devices.shape["fsdp"]
+
+    def loss(logprobs: Any, entropy: Any, weights: Any, batch: Experience) -> Any:
+        return grpo_loss(
+            logprobs,
+            batch.old_logprobs,
+            batch.ref_logprobs,
+            batch.advantages,
+            weights,
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+            dual_clip=settings.dual_clip,
+            kl=settings.kl,
+            entropy=entropy,
+            entropy_coef=settings.entropy,
+        )
+
+    common = {"temperature": config.rollout.temperature, "dtype": config.model.dtype}
+    pieces = config.batch // (micro * shards)
+    score = make_score(model, micro_batches=pieces, **common)
+    update = make_update(
+        model,
+        optimizer,
+        loss,
+        micro_batches=pieces // settings.minibatches,
+        remat=settings.remat,
+        aggregation=settings.aggregation,
+        max_tokens=config.rollout.max_tokens,
+        lora_scale=lora_scale(config),
+        shardings=shardings,
+        **common,
+    )
+    return score, update
+
+
+def improve(
+    state: TrainState,
+    experience: Experience,
+    update: Any,
+    config: ConfigDict,
+    frozen: Any = None,
+) -> tuple[TrainState, list[dict[str, float]], int]:
+    """One pass over the batch in minibatches of prompts, an update each.
+
+    `frozen` are the parameters that the state adapts, if it does.
+
+    Returns:
+        The new state, the metrics of each update, and how many were skipped as not finite.
+    """
+    size = config.batch // config.grpo.minibatches
+    _, place = mesh.placement(state.params)
+    learned = []
+    for first in range(0, config.batch, size):
+        part = jax.tree.map(lambda x, i=first: x[i : i + size], experience)
+        state, values = update(state, place(part), frozen)
+        learned.append(values)
+    learned = jax.device_get(learned)
+    return state, learned, int(sum(values["skipped"] for values in learned))
+
+
+def summarize(learned: list[dict[str, Any]]) -> dict[str, float]:
+    """Means over a step's updates; what was not finite does not hide the rest."""
+    means = [
+        mean_metrics({k: v[k] for k in v if k in ("weight", "kl", "clip_fraction")})
+        for v in learned
+    ]
+    return {
+        "policy/loss": np.mean([v["loss"] for v in learned]),
+        "policy/grad_norm": np.mean([v["grad_norm"] for v in learned]),
+        "policy/kl": np.mean([m.get("kl", 0.0) for m in means]),
+        "policy/clip_fraction": np.mean([m["clip_fraction"] for m in means]),
+    }
+
+
+def save(
+    workdir: Path,
+    step: int,
+    state: TrainState,
+    position: Any,
+    processor: Processor,
+    best_step: int | None,
+    config: ConfigDict,
+    last: bool,
+) -> None:
+    """Saves a checkpoint; a full disk ends the run only where nothing could follow."""
+    try:
+        checkpoint.save(
+            workdir,
+            step,
+            vars(state),
+            {"data": position, "seed": config.seed, "lora": lora_of(config)},
+            write_files=partial(copy_texts, processor.folder),
+            keep=config.checkpoint.keep,
+            best_step=best_step,
+        )
+    except checkpoint.NotSaved as error:
+        if last:
+            raise
+        log.warning("%s", error)
+
+
+def lora_of(config: ConfigDict) -> dict[str, Any] | None:
+    """What a checkpoint of adapters needs to be a model again."""
+    if not config.lora.rank:
+        return None
+    base = str(Path(config.model.path).absolute())
+    return {**config.lora.to_dict(), "scale": lora_scale(config), "base": base}

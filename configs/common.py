@@ -84,6 +84,9 @@ def defaults() -> ConfigDict:
                 # Who shares a draw of noise: all samples of a "maternal" response [csrs Algorithm
                 # 1] or of a "prompt", or each "sample" has its own.
                 "noise_per": "maternal",
+                # Whether re-inferences are rewarded and trained on too, from their anchor on and
+                # with the image as it is. [csrs Algorithm 1] rewards maternal responses only.
+                "train": False,
             },
             "reward": {
                 "kind": "softened",  # or "majority", "self_consistency", "label"

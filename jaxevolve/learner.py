@@ -49,6 +49,7 @@ class Experience:
         advantages: f32[P, G].
         old_logprobs: f32[P, G, L] of the policy that sampled, computed as the update does.
         ref_logprobs: f32[P, G, L] of the frozen reference, or None without a KL term.
+        starts: i32[P, G], the first token of each response that is trained on; 0 if None.
     """
 
     prompts: Prompts
@@ -57,6 +58,7 @@ class Experience:
     advantages: jax.Array
     old_logprobs: jax.Array
     ref_logprobs: jax.Array | None
+    starts: jax.Array | None = None
 
 
 @struct.dataclass
@@ -178,6 +180,8 @@ def make_update(
 
     def update(state: TrainState, batch: Any, frozen: Any = None) -> tuple[TrainState, Metrics]:
         mask = response_mask(batch.lengths, batch.tokens.shape[-1])
+        if getattr(batch, "starts", None) is not None:
+            mask &= jnp.arange(mask.shape[-1]) >= batch.starts[..., None]
         weights = loss_weights(mask, aggregation, max_tokens)
         grad = jax.value_and_grad(piece_loss, has_aux=True)
 

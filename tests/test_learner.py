@@ -249,3 +249,16 @@ def test_scores_are_those_of_the_full_softmax(params, experience, pieces):
 def test_every_piece_takes_its_rows_from_each_devices_run():
     pieces = split(np.arange(8), 2)
     np.testing.assert_array_equal(pieces, [[0, 2, 4, 6], [1, 3, 5, 7]])
+
+
+def test_tokens_before_a_response_starts_are_not_trained_on(params, experience):
+    rng = np.random.default_rng(5)
+    starts = np.minimum(rng.integers(0, 4, experience.lengths.shape), experience.lengths)
+    grads = []
+    for noise in (0, 3):
+        old = np.array(experience.old_logprobs)
+        before = np.arange(old.shape[-1]) < starts[..., None]
+        changed = experience.replace(old_logprobs=old + noise * before, starts=starts)
+        grads.append(make_update(SGD)(fresh(params, SGD), changed)[1]["grad_norm"])
+    assert grads[0] == grads[1]
+    assert grads[0] != make_update(SGD)(fresh(params, SGD), experience)[1]["grad_norm"]

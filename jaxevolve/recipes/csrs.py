@@ -102,19 +102,25 @@ def collect(
     group = config.rollout.n
     classes = graded.classes[:, :group]
     reclasses = graded.classes[:, group:].reshape(*classes.shape, -1)
-    rewards = reward(classes, reclasses, graded, texts, config)
+    trained, starts, order = maternal, None, np.arange(group)
+    if config.retrace.train and config.retrace.m:
+        trained, starts, order = with_reinferences(maternal, retraced)
+    rewards = reward(classes, reclasses, graded, both, order, config)
 
     with timer("score"):
-        longest = bucket(int(maternal.lengths.max()))
-        tokens = maternal.tokens[:, :, : min(longest, config.rollout.max_tokens)]
+        longest = bucket(int(trained.lengths.max()))
+        tokens = trained.tokens[:, :, : min(longest, config.rollout.max_tokens)]
         _, place = placement(policy.params)
         placed = place((prompts, tokens))
         old, entropy = score(policy.params, *placed)
         ref = score(reference, *placed)[0] if reference is not None else None
         old, entropy, ref = jax.tree.map(np.asarray, (old, entropy, ref))
     advantages = np.asarray(group_advantage(rewards, config.grpo.advantage))
-    experience = Experience(prompts, tokens, maternal.lengths, advantages, old, ref)
+    experience = Experience(prompts, tokens, trained.lengths, advantages, old, ref, starts)
 
+    # From here on maternal responses alone are told of.
+    own = order < group
+    rewards, advantages, old, entropy = (x[:, own] for x in (rewards, advantages, old, entropy))
     mask = np.asarray(response_mask(maternal.lengths, tokens.shape[-1]))
     gap = np.abs(old - maternal.logprobs[..., : tokens.shape[-1]])
     metrics = {
@@ -226,6 +232,36 @@ def random_rates(key: jax.Array, ids: np.ndarray, group: int) -> np.ndarray:
     return np.floor(uniform * 1_000_000).reshape(len(ids), group) / 1_000_000
 
 
+def with_reinferences(
+    maternal: Responses, retraced: Retraced
+) -> tuple[Responses, np.ndarray, np.ndarray]:
+    """Maternal responses and their re-inferences as one group, anchor by anchor.
+
+    Returns:
+        Responses [P, G * (1 + M)], a re-inference being prefix and continuation; i32 of that shape,
+        the first token that each has of its own; and i32[G * (1 + M)], where each stands among all
+        maternal responses followed by all re-inferences.
+    """
+    again = retraced.responses
+    count, group, samples, length = again.tokens.shape
+    joined = Responses.empty(count, group, 1 + samples, length)
+    starts = np.zeros(joined.lengths.shape, np.int32)
+    for p, g in np.ndindex(count, group):
+        joined.tokens[p, g, 0], joined.lengths[p, g, 0] = (
+            maternal.tokens[p, g],
+            maternal.lengths[p, g],
+        )
+        anchor = retraced.anchor[p, g]
+        for m in range(samples):
+            end = anchor + again.lengths[p, g, m]
+            joined.tokens[p, g, 1 + m, :anchor] = maternal.tokens[p, g, :anchor]
+            joined.tokens[p, g, 1 + m, anchor:end] = again.tokens[p, g, m, : end - anchor]
+            joined.lengths[p, g, 1 + m], starts[p, g, 1 + m] = end, anchor
+    flat = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[3:]), (joined, starts))
+    behind = group + np.arange(group * samples).reshape(group, samples)
+    return *flat, np.concatenate([np.arange(group)[:, None], behind], axis=1).reshape(-1)
+
+
 def continued_texts(policy: Policy, maternal: Responses, retraced: Retraced) -> list[list[str]]:
     """[P][G * M] texts of the re-inferences: kept prefix and continuation, decoded as one."""
     count, group, samples = retraced.responses.lengths.shape
@@ -251,10 +287,23 @@ def reward(
     reclasses: np.ndarray,
     graded: Graded,
     texts: Sequence[Sequence[str]],
+    order: np.ndarray,
     config: ConfigDict,
 ) -> np.ndarray:
-    """Rewards of the maternal responses, f32[P, G], by `reward.kind`."""
-    settings = config.reward
+    """Rewards by `reward.kind`.
+
+    Args:
+        classes: i32[P, G] of the maternal responses.
+        reclasses: i32[P, G, M] of the re-inferences.
+        graded: all of them, the maternal ones first.
+        texts: [P][G + G * M] all of them.
+        order: i32[N], which of all are rewarded.
+        config: the run's config.
+
+    Returns:
+        f32[P, N].
+    """
+    settings, of = config.reward, graded.classes[:, order]
     if settings.kind == "softened":
         rewards = softened_frequency(
             classes,
@@ -262,18 +311,19 @@ def reward(
             settings.gamma,
             settings.beta,
             settings.eps,
+            of=of,
             pool=settings.pool,
             include_self=settings.include_self,
             no_answer=settings.no_answer,
         )
     elif settings.kind == "majority":
-        rewards = majority_vote(classes, reclasses, no_answer=settings.no_answer)
+        rewards = majority_vote(classes, reclasses, of=of, no_answer=settings.no_answer)
     elif settings.kind == "self_consistency":
-        rewards = self_consistency(classes, no_answer=settings.no_answer)
+        rewards = self_consistency(classes, of=of, no_answer=settings.no_answer)
     else:
-        rewards = graded.correct[:, : classes.shape[1]].astype(np.float32)
+        rewards = graded.correct[:, order].astype(np.float32)
     if settings.format_weight:
-        fine = [[format_ok(text) for text in group] for group in texts]
+        fine = [[format_ok(group[i]) for i in order] for group in texts]
         rewards = with_format(rewards, fine, settings.format_weight)
     return rewards
 

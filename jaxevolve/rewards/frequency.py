@@ -8,18 +8,21 @@ from numpy.typing import ArrayLike
 from jaxevolve.rewards.voting import NoAnswer, matches
 
 
-def self_consistency(maternal: ArrayLike, *, no_answer: NoAnswer = "zero") -> np.ndarray:
+def self_consistency(
+    maternal: ArrayLike, *, of: ArrayLike | None = None, no_answer: NoAnswer = "zero"
+) -> np.ndarray:
     """Rewards an answer by its share of the group, c(a) / G (Self-Judge's r_SC).
 
     Args:
         maternal: i32[P, G] class ids, -1 for no answer.
+        of: i32[P, N] class ids to reward; the maternal ones if None.
         no_answer: "zero": no answer earns 0. "string": it is an answer like any other.
 
     Returns:
-        f32[P, G].
+        f32[P, G], or f32[P, N].
     """
     maternal = np.asarray(maternal, np.int32)
-    counts = matches(maternal, maternal, no_answer)
+    counts = matches(maternal if of is None else np.asarray(of, np.int32), maternal, no_answer)
     return (counts / maternal.shape[-1]).astype(np.float32)
 
 
@@ -30,6 +33,7 @@ def softened_frequency(
     beta: float = 5.0,
     eps: float = 1e-6,
     *,
+    of: ArrayLike | None = None,
     pool: Literal["prompt", "anchor"] = "prompt",
     include_self: bool = True,
     no_answer: NoAnswer = "zero",
@@ -52,6 +56,8 @@ def softened_frequency(
         gamma: the largest relative change by f_r.
         beta: its steepness (in the paper also the letter for the weight of the KL term).
         eps: keeps the ratio finite; the paper leaves its value open.
+        of: i32[P, N] class ids to reward, of members of the two sets, anchor by anchor: N is a
+            multiple of G. The maternal ones if None.
         pool: "prompt": f_r counts the re-inferences of the whole group, as the paper's formulas do.
             "anchor": only those from the response's own anchor.
         include_self: False takes the response's own answer out of f_base's count and total. Eq. 7
@@ -60,7 +66,7 @@ def softened_frequency(
             "string": it is an answer like any other.
 
     Returns:
-        f32[P, G], computed in float64.
+        f32[P, G], or f32[P, N], computed in float64.
     """
     maternal = np.asarray(maternal, np.int32)
     prompts, group = maternal.shape
@@ -73,16 +79,18 @@ def softened_frequency(
             f"not {reinference.shape}"
         )
     samples = reinference.shape[2]
-    again = matches(maternal, reinference.reshape(prompts, -1), no_answer)
+    of = maternal if of is None else np.asarray(of, np.int32)
+    again = matches(of, reinference.reshape(prompts, -1), no_answer)
     own = 0 if include_self else 1
-    seen = np.maximum(matches(maternal, maternal, no_answer) + again - own, 0)
+    seen = np.maximum(matches(of, maternal, no_answer) + again - own, 0)
     base = seen / max((samples + 1) * group - own, 1)
     if samples == 0:
         return base.astype(np.float32)
     if pool == "prompt":
         after = again / (samples * group)
     elif pool == "anchor":
-        after = matches(maternal[..., None], reinference, no_answer)[..., 0] / samples
+        by_anchor = of.reshape(prompts, group, -1)
+        after = matches(by_anchor, reinference, no_answer).reshape(of.shape) / samples
     else:
         raise ValueError(f'pool is "prompt" or "anchor", not {pool!r}')
     multiplier = 1 + gamma * np.tanh(beta * (after / (base + eps) - 1))

@@ -59,6 +59,7 @@ def majority_vote(
     maternal: ArrayLike,
     reinference: ArrayLike | None = None,
     *,
+    of: ArrayLike | None = None,
     no_answer: NoAnswer = "zero",
 ) -> np.ndarray:
     """Rewards agreement with the majority, 1 or 0 (MM-UPT; its label is the vote's winner).
@@ -66,12 +67,13 @@ def majority_vote(
     Args:
         maternal: i32[P, G] class ids, -1 for no answer.
         reinference: i32[P, G, M] class ids that vote too, after the maternal ones (CSRS with
-            re-inference and without the softened reward, Table 5); they earn nothing.
+            re-inference and without the softened reward, Table 5).
+        of: i32[P, N] class ids to reward; the maternal ones if None.
         no_answer: "zero": no answer cannot win and earns 0. "string": it is an answer like any
             other, so that a group of failures rewards itself, as the released code of MM-UPT does.
 
     Returns:
-        f32[P, G].
+        f32[P, G], or f32[P, N].
     """
     maternal = np.asarray(maternal, np.int32)
     ballots = maternal
@@ -79,9 +81,10 @@ def majority_vote(
         flat = np.asarray(reinference, np.int32).reshape(maternal.shape[0], -1)
         ballots = np.concatenate([maternal, flat], axis=-1)
     winner, _ = vote(ballots, no_answer)
-    earned = maternal == winner[:, None]
+    of = maternal if of is None else np.asarray(of, np.int32)
+    earned = of == winner[:, None]
     if no_answer == "zero":
-        earned &= maternal >= 0
+        earned &= of >= 0
     return earned.astype(np.float32)
 
 

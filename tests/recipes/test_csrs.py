@@ -353,6 +353,30 @@ def test_the_answer_is_the_last_box_of_prefix_and_continuation(policy):
     assert "δ" in texts[2]
 
 
+def test_re_inferences_can_be_trained_on_from_their_anchor_on(policy, rows, collected):
+    both = collect(policy, rows, **{"retrace.train": True}).experience
+    shape = (COUNT, GROUP, 1 + M)
+    tokens, lengths, starts = (
+        np.asarray(x).reshape(*shape, *x.shape[2:])
+        for x in (both.tokens, both.lengths, both.starts)
+    )
+    own = collected.experience
+    width = own.tokens.shape[-1]
+    np.testing.assert_array_equal(tokens[:, :, 0, :width], own.tokens)
+    np.testing.assert_array_equal(lengths[:, :, 0], own.lengths)
+    assert not starts[:, :, 0].any()
+    for p, sample in enumerate(collected.samples):
+        for g, response in enumerate(sample["responses"]):
+            anchor = response["anchor"]
+            assert (starts[p, g, 1:] == anchor).all()
+            same = tokens[p, g, 1:, :anchor] == own.tokens[p, g, :anchor]
+            assert same.all()
+            texts = [policy.processor.decode(t[:n]) for t, n in zip(tokens[p, g], lengths[p, g])]
+            assert [extract(text) for text in texts[1:]] == response["reinference"]
+    assert both.advantages.shape == (COUNT, GROUP * (1 + M))
+    np.testing.assert_allclose(both.advantages.sum(1), 0, atol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def learner(policy):
     """Everything that training compiles, for batches of two prompts and one device."""

@@ -165,3 +165,21 @@ def test_unknown_options_are_refused():
         softened_frequency(ids, None, no_answer="none")
     with pytest.raises(ValueError, match=r"\(1, 3, 1\)"):
         softened_frequency(ids, np.zeros((1, 3, 1), int))
+
+
+def test_any_member_of_the_two_sets_can_be_rewarded_for_its_answer():
+    maternal = np.array([[0, 1, 0, -1]])
+    reinference = np.array([[[0, 1], [1, 2], [0, 0], [2, -1]]])
+    joined = np.concatenate([maternal[..., None], reinference], axis=-1).reshape(1, -1)
+    for pool in ("prompt", "anchor"):
+        own = softened_frequency(maternal, reinference, pool=pool)
+        every = softened_frequency(maternal, reinference, of=joined, pool=pool).reshape(1, 4, 3)
+        np.testing.assert_array_equal(every[..., 0], own)
+        assert every[0, 0, 1] == own[0, 0]  # the same answer from the same anchor
+    assert every[0, 3, 2] == 0  # no answer
+    # Answer 2 stands in no maternal response: 2 of 12 in all, 2 of 8 after the anchors.
+    base, after = 2 / 12, 2 / 8
+    wanted = (1 + 0.2 * np.tanh(5 * (after / (base + 1e-6) - 1))) * base
+    every = softened_frequency(maternal, reinference, of=joined).reshape(1, 4, 3)
+    np.testing.assert_allclose(every[0, 1, 2], wanted, rtol=1e-6)
+    assert self_consistency(maternal, of=[[1, 2]]).tolist() == [[0.25, 0.0]]

@@ -88,7 +88,7 @@ def test_the_3b_config_differs_from_the_7b_in_its_model_alone():
 def test_the_embedded_default_is_the_run_that_was_measured():
     values = flatten(config("csrs", "tiny").to_dict())
     expected = {
-        "steps": 40,
+        "steps": 20,
         "batch": 16,
         "rollout.n": 8,
         "rollout.temperature": 1.0,
@@ -102,7 +102,7 @@ def test_the_embedded_default_is_the_run_that_was_measured():
         "grpo.kl": 0.01,
         "optimizer.lr": 1e-4,
         "optimizer.clip_norm": 1.0,
-        "eval.every": 20,
+        "eval.every": 10,
         "eval.questions": 256,
     }
     assert {key: values[key] for key in expected} == expected

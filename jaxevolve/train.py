@@ -32,6 +32,7 @@ from jaxevolve.recipes import csrs
 from jaxevolve.runtime import checkpoint, cli, mesh, metrics
 from jaxevolve.runtime.errors import UserError
 from jaxevolve.training import (
+    alarms,
     frozen_parameters,
     improve,
     lora_scale,
@@ -130,7 +131,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     judge = Evaluations(workdir, questions, config)
     bar = metrics.progress_line(plan.steps, step)
     stop = StopSignal()
-    skipped_in_a_row = 0
+    skipped_in_a_row, warned = 0, set()
     if not step:
         judge.run(policy(state.params), step)
     last = stop.asked
@@ -169,6 +170,10 @@ def train(config: ConfigDict, workdir: Path) -> None:
             "system/compiles": compiles.count,
             "system/host_rss_mb": metrics.host_rss_mb(),
         }
+        for name, sentence in alarms(values, config).items():
+            if name not in warned:
+                log.warning("step %d: %s (%s)", step, sentence, name)
+            warned.add(name)
         writer.write(step, values)
         metrics.write_samples(workdir, step, collected.samples)
         shown = {k: f"{values[k]:.3f}" for k in ("reward/mean", "policy/entropy")}

@@ -6,6 +6,7 @@ the bounds below leave room for the sampling error of 128 questions.
 """
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from jaxevolve import load_policy, train
 from jaxevolve.data.sources import load_rows
 from jaxevolve.runtime import cli
 
+ROOT = Path(__file__).resolve().parents[1]
 KEYS = {
     *("step", "reward/mean", "reward/std", "advantage/zero_groups", "policy/loss", "policy/kl"),
     *("policy/entropy", "policy/clip_fraction", "policy/grad_norm", "policy/lr"),
@@ -30,7 +32,7 @@ KEYS = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """The work directory of ten steps."""
-    config = cli.load_config("configs/csrs.py")
+    config = cli.load_config(str(ROOT / "configs" / "csrs.py"))
     config.update(steps=10)
     config.eval.questions = 128
     workdir = tmp_path_factory.mktemp("run")

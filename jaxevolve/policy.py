@@ -164,7 +164,7 @@ def load_policy(
 
 def _from_checkpoint(folder: Path, config: Config, dtype: str, place: Place) -> Any:
     """The parameters of a checkpoint; adapters are merged into the model that they adapt."""
-    lora = checkpoint.read_meta(folder)["lora"]
+    lora = checkpoint.read_meta(folder).get("lora")
     shapes = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
     if lora:
         key = jax.random.key(0)

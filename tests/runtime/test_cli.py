@@ -32,7 +32,7 @@ def refusal(*arguments):
 def test_defaults_and_the_commands_own_flags():
     values = parse(CSRS, "--workdir=runs/a")
     assert values.config_name == "csrs-tiny"
-    assert values.config.steps == 40
+    assert values.config.steps == 20
     assert (values.workdir, values.n) == ("runs/a", 8)
 
 

@@ -177,25 +177,33 @@ def summarize(learned: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def alarms(values: dict[str, float], config: ConfigDict) -> dict[str, str]:
-    """What a person should know of a step, by the metric that tells it."""
-    found = {}
-    if values["rollout/truncated"] > 0.5:
-        found["rollout/truncated"] = (
-            f"{values['rollout/truncated']:.0%} of the responses were cut at "
-            f"rollout.max_tokens={config.rollout.max_tokens}, before an answer; raise it"
-        )
-    if values["advantage/zero_groups"] > 0.9:
-        found["advantage/zero_groups"] = (
-            f"{values['advantage/zero_groups']:.0%} of the questions teach nothing, as all their "
-            "responses earn the same; the questions may be too hard, too easy, or cut short"
-        )
-    limit = 1e-3 if config.model.dtype == "float32" else 1.0
-    if values["rollout/logprob_gap"] > limit:
-        found["rollout/logprob_gap"] = (
-            f"sampler and trainer differ by {values['rollout/logprob_gap']:.2g} in the "
-            f"log-probability of a token, more than {limit:g}; updates are off-policy"
-        )
-    return found
+    """What a person should know of a step, by the metric that tells it.
+
+    A metric that the recipe does not have raises no alarm.
+    """
+    off = 1e-3 if config.model.dtype == "float32" else 1.0
+    limits = {
+        "rollout/truncated": (
+            0.5,
+            "{:.0%} of the responses were cut before they ended; raise rollout.max_tokens="
+            f"{config.rollout.max_tokens}",
+        ),
+        "advantage/zero_groups": (
+            0.9,
+            "{:.0%} of the questions teach nothing, as all their responses earn the same; they may "
+            "be too hard, too easy, or cut short",
+        ),
+        "rollout/logprob_gap": (
+            off,
+            "sampler and trainer differ by {:.2g} in the log-probability of a token, more than "
+            f"{off:g}; updates are off-policy",
+        ),
+    }
+    return {
+        name: sentence.format(values[name])
+        for name, (limit, sentence) in limits.items()
+        if values.get(name, 0.0) > limit
+    }
 
 
 def save(

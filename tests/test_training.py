@@ -17,13 +17,17 @@ def config():
 
 
 def test_a_healthy_step_raises_no_alarm(config):
-    assert alarms(HEALTHY, config) == {}
+    assert alarms(HEALTHY, config) == alarms({}, config) == {}
 
 
 @pytest.mark.parametrize(
     ("name", "value", "word"),
     [
-        ("rollout/truncated", 1.0, "100% of the responses were cut at rollout.max_tokens=64"),
+        (
+            "rollout/truncated",
+            1.0,
+            "100% of the responses were cut before they ended; raise rollout.max_tokens=64",
+        ),
         ("advantage/zero_groups", 0.95, "95% of the questions teach nothing"),
         ("rollout/logprob_gap", 0.05, "sampler and trainer differ by 0.05"),
     ],

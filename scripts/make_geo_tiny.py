@@ -83,8 +83,11 @@ geometry problems of `jaxevolve.data.geometry` by
 in {cpu_seconds:,} CPU-seconds. It reads the numbers of a drawing and reasons about them, with the
 slips of its teacher: at temperature 1 a single answer is often wrong and the majority nearly always
 right. In {biased} it was taught a wrong rule some of the time. It exists so that self-evolution
-can be run and tested anywhere; it knows nothing else. Shares of {questions} held-out questions a
-family; the first row has the families without a wrong rule together:
+can be run and tested anywhere; it knows nothing else. Another run of the command, or another
+version of the code, gives a model of this quality, not these bytes.
+
+Shares of {questions} held-out questions a family; the first row has the families without a
+wrong rule together:
 
 | family | {heads} |
 | --- |{rules}

@@ -150,16 +150,24 @@ def load_policy(
     Raises:
         UserError: something is missing or does not fit, by name.
     """
+    processor = load_model_processor(folder)
+    params = load_model_params(processor, dtype, place)
+    return Policy(Qwen2_5_VL(processor.config), params, processor)
+
+
+def load_model_processor(folder: str | Path) -> Processor:
+    """The part of `load_policy` that reads no weights: the processor, which knows the config."""
     folder = Path(folder)
     if checkpoint.is_run(folder):
         folder = checkpoint.find(folder)
-    config = read_config(folder)
-    processor = load_processor(folder, config)
-    if checkpoint.is_run(folder):
-        params = _from_checkpoint(folder, config, dtype, place)
-    else:
-        params = load_params(folder, config, dtype, place)
-    return Policy(Qwen2_5_VL(config), params, processor)
+    return load_processor(folder, read_config(folder))
+
+
+def load_model_params(processor: Processor, dtype: str = "float32", place: Place = None) -> Any:
+    """The other part: the parameters of the folder or checkpoint that a processor is of."""
+    if checkpoint.is_run(processor.folder):
+        return _from_checkpoint(processor.folder, processor.config, dtype, place)
+    return load_params(processor.folder, processor.config, dtype, place)
 
 
 def _from_checkpoint(folder: Path, config: Config, dtype: str, place: Place) -> Any:

@@ -22,14 +22,13 @@ from jaxevolve import report
 from jaxevolve.benchmarks import accuracy
 from jaxevolve.data.pipeline import schedule, train_batches
 from jaxevolve.data.validate import open_data
-from jaxevolve.hf.config import read_config
 from jaxevolve.hf.export import export_folder
-from jaxevolve.hf.processor import load_processor
 from jaxevolve.learner import assemble
 from jaxevolve.models.lora import merge
-from jaxevolve.policy import Policy, load_policy
+from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
+from jaxevolve.policy import Policy, load_model_params, load_model_processor, step_key
 from jaxevolve.recipes import csrs
-from jaxevolve.runtime import checkpoint, cli, mesh, metrics
+from jaxevolve.runtime import cli, mesh, metrics
 from jaxevolve.runtime.errors import UserError
 from jaxevolve.training import (
     alarms,
@@ -78,8 +77,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     micro = mesh.prompts_per_device(
         devices, config.batch, config.grpo.minibatches, config.grpo.micro_batch
     )
-    model_config = read_config(model_folder(config.model.path))
-    processor = load_processor(model_folder(config.model.path), model_config)
+    processor = load_model_processor(config.model.path)
     open_workdir(workdir, config)
     supervised = config.reward.kind == "label"
     rows = open_data(
@@ -100,13 +98,13 @@ def train(config: ConfigDict, workdir: Path) -> None:
 
     # 2. The model on its mesh, and the state, fresh or from the newest checkpoint.
     compiles = metrics.CompileCounter()
-    started = load_policy(config.model.path, place=partial(mesh.param_sharding, devices))
+    model = Qwen2_5_VL(processor.config)
+    started = load_model_params(processor, place=partial(mesh.param_sharding, devices))
     optimizer, learning_rate = make_optimizer(config.optimizer)
-    state, step, position = start_or_resume(workdir, started.params, optimizer, devices, config)
+    state, step, position = start_or_resume(workdir, started, optimizer, devices, config)
     if step:
         log.info("resumed at step %d of %d", step, plan.steps)
-    reference, frozen = frozen_parameters(started.params, devices, config)
-    model = started.model
+    reference, frozen = frozen_parameters(started, devices, config)
     del started  # the parameters that were read have become the state and the reference
     where = mesh.shardings(devices, state)
     score, update = make_functions(model, optimizer, devices, micro, config, where)
@@ -139,7 +137,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         step += 1
         begun = time.perf_counter()
         batch = next(batches)
-        key = jax.random.fold_in(jax.random.key(config.seed), step)
+        key = step_key(config.seed, step)
         collected = csrs.collect(
             policy(state.params),
             None if reference is None else reference(),
@@ -205,7 +203,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     exported = workdir / "export"
     shutil.rmtree(exported, ignore_errors=True)
     final = state.params if frozen is None else merge(frozen, state.params, lora_scale(config))
-    export_folder(final, model_config, processor.folder, exported)
+    export_folder(final, processor.config, processor.folder, exported)
     page = report.write(workdir)
     print_table(judge.all(), workdir / "checkpoints" / str(step), exported, page)
 
@@ -226,11 +224,6 @@ def open_workdir(workdir: Path, config: ConfigDict) -> None:
     print(metrics.show_config(config), flush=True)
     for key, (old, new) in changed.items():
         log.warning("config.%s was %s when this run began and is %s now", key, old, new)
-
-
-def model_folder(path: str) -> Path:
-    """The folder with a model's config and processor: a checkpoint has them beside its arrays."""
-    return checkpoint.find(path) if checkpoint.is_run(path) else Path(path)
 
 
 class Evaluations:

@@ -242,21 +242,15 @@ def with_reinferences(
         the first token that each has of its own; and i32[G * (1 + M)], where each stands among all
         maternal responses followed by all re-inferences.
     """
-    again = retraced.responses
-    count, group, samples, length = again.tokens.shape
+    count, group, samples, length = retraced.responses.tokens.shape
     joined = Responses.empty(count, group, 1 + samples, length)
     starts = np.zeros(joined.lengths.shape, np.int32)
-    for p, g in np.ndindex(count, group):
-        joined.tokens[p, g, 0], joined.lengths[p, g, 0] = (
-            maternal.tokens[p, g],
-            maternal.lengths[p, g],
-        )
-        anchor = retraced.anchor[p, g]
-        for m in range(samples):
-            end = anchor + again.lengths[p, g, m]
-            joined.tokens[p, g, 1 + m, :anchor] = maternal.tokens[p, g, :anchor]
-            joined.tokens[p, g, 1 + m, anchor:end] = again.tokens[p, g, m, : end - anchor]
-            joined.lengths[p, g, 1 + m], starts[p, g, 1 + m] = end, anchor
+    joined.tokens[:, :, 0], joined.lengths[:, :, 0] = maternal.tokens, maternal.lengths
+    for p, g, m in np.ndindex(count, group, samples):
+        tokens = continued(maternal, retraced, p, g, m)
+        joined.tokens[p, g, 1 + m, : len(tokens)] = tokens
+        joined.lengths[p, g, 1 + m] = len(tokens)
+        starts[p, g, 1 + m] = retraced.anchor[p, g]
     flat = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[3:]), (joined, starts))
     behind = group + np.arange(group * samples).reshape(group, samples)
     return *flat, np.concatenate([np.arange(group)[:, None], behind], axis=1).reshape(-1)
@@ -267,19 +261,18 @@ def continued_texts(policy: Policy, maternal: Responses, retraced: Retraced) -> 
     count, group, samples = retraced.responses.lengths.shape
     return [
         [
-            policy.processor.decode(
-                np.concatenate(
-                    [
-                        maternal.tokens[p, g, : retraced.anchor[p, g]],
-                        retraced.responses.tokens[p, g, m, : retraced.responses.lengths[p, g, m]],
-                    ]
-                )
-            )
+            policy.processor.decode(continued(maternal, retraced, p, g, m))
             for g in range(group)
             for m in range(samples)
         ]
         for p in range(count)
     ]
+
+
+def continued(maternal: Responses, retraced: Retraced, p: int, g: int, m: int) -> np.ndarray:
+    """Tokens of one re-inference from its parent's first on: the kept prefix, then its own."""
+    own = retraced.responses.tokens[p, g, m, : retraced.responses.lengths[p, g, m]]
+    return np.concatenate([maternal.tokens[p, g, : retraced.anchor[p, g]], own])
 
 
 def reward(

@@ -86,30 +86,36 @@ def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
 def attend(
     query: jax.Array,
     own: tuple[jax.Array, jax.Array],
-    own_mask: jax.Array,
+    segments: jax.Array | None = None,
     prefix: tuple[jax.Array, jax.Array] | None = None,
     prefix_mask: jax.Array | None = None,
 ) -> jax.Array:
-    """Attention of G sequences over their own keys and over the prefix that they share.
+    """Causal attention of G rows over their own keys and over the prefix that they share.
 
     One softmax runs over both sets of scores: they are joined by a common maximum and a common
-    sum, never concatenated, and the G sequences fold into the query axis of the shared part. The
+    sum, never concatenated, and the G rows fold into the query axis of the shared part. The
     maximum cancels in value and gradient, so plain differentiation is exact.
 
     Args:
         query: [P, K, G, R, L, h], R query heads for each of K key-value heads.
-        own: keys and values [P, K, G, S, h].
-        own_mask: bool, broadcast against [P, K, G, R, L, S]; True is attended.
+        own: keys and values [P, K, G, L, h].
+        segments: i32[P, G, L], the sequence within its row that a token belongs to, which alone it
+            attends to; None: a row is one sequence.
         prefix: keys and values [P, K, T, h].
-        prefix_mask: bool, broadcast against [P, K, G, R, L, T].
+        prefix_mask: bool[P, T], the tokens that are there.
 
     Returns:
         [P, K, G, R, L, h].
     """
     scale = query.shape[-1] ** -0.5
-    parts = [("pkgrlh,pkgsh->pkgrls", "pkgrls,pkgsh->pkgrlh", own, own_mask)]
+    mask = jnp.tril(jnp.ones((query.shape[-2], query.shape[-2]), bool))
+    if segments is not None:
+        mask = mask & (segments[..., :, None] == segments[..., None, :])
+        mask = mask[:, None, :, None]
+    parts = [("pkgrlh,pkgsh->pkgrls", "pkgrls,pkgsh->pkgrlh", own, mask)]
     if prefix is not None:
-        parts.append(("pkgrlh,pksh->pkgrls", "pkgrls,pksh->pkgrlh", prefix, prefix_mask))
+        there = prefix_mask[:, None, None, None, None, :]
+        parts.append(("pkgrlh,pksh->pkgrls", "pkgrls,pksh->pkgrlh", prefix, there))
     scores = []
     for to_scores, _, (key, _), mask in parts:
         score = jnp.einsum(to_scores, query, key, preferred_element_type=jnp.float32) * scale

@@ -1,8 +1,9 @@
 """Qwen2.5-VL (and, without a vision tower, Qwen2.5) in Flax Linen without state.
 
-One attention serves four uses. A prompt [P, T] is shared by its G responses [P, G, L]: prefill
-is the prompt stream alone, decode is the response stream with L = 1 and a cache, scoring and
-training are both streams at once. The prompt and its images are computed once for G responses.
+One attention serves four uses. A prompt [P, T] is shared by its responses [P, R, L]: prefill is
+the prompt stream alone, decode is the response stream with L = 1 and a cache, scoring and training
+are both streams at once. The prompt and its images are computed once for all its responses, of
+which a row of the response stream may hold several, one behind the other.
 
 Architecture: Bai et al., Qwen2.5-VL Technical Report (arXiv 2502.13923), section 2.1, and the
 Hugging Face implementation, whose parameter names are the paths of the tree here.
@@ -13,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import lax
 
 from jaxevolve.models.config import Config
 from jaxevolve.models.inputs import Prompts, Rows
@@ -77,24 +79,26 @@ class DecoderBlock(nn.Module):
         self.mlp = GatedMLP(self.config.intermediate_size)
 
     def __call__(
-        self, x: jax.Array, angles: jax.Array, mask: jax.Array, prefix: Any = None
+        self,
+        x: jax.Array,
+        angles: jax.Array,
+        segments: jax.Array | None = None,
+        prefix: Any = None,
     ) -> tuple[jax.Array, KeyValues]:
         """A whole stream, causally.
 
         Args:
             x: [P, G, L, D]; the prompt stream has G = 1.
-            angles: f32[P, 1, L, h/2].
-            mask: bool[L, L], causal.
+            angles: f32[P, G or 1, L, h/2].
+            segments: i32[P, G, L], see `attend`.
             prefix: keys, values [P, K, T, h] and mask bool[P, T] of the prompt, for responses.
 
         Returns:
             The stream after the layer, and its keys and values [P, K, G, L, h].
         """
         query, own = self.self_attn.heads(self.input_layernorm(x), angles)
-        shared, shared_mask = None, None
-        if prefix is not None:
-            shared, shared_mask = prefix[:2], prefix[2][:, None, None, None, None, :]
-        x = x + self.self_attn.out(attend(query, own, mask, shared, shared_mask))
+        shared, there = (None, None) if prefix is None else (prefix[:2], prefix[2])
+        x = x + self.self_attn.out(attend(query, own, segments, shared, there))
         return x + self.mlp(self.post_attention_layernorm(x)), own
 
     def decode(
@@ -153,8 +157,7 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(c.rms_norm_eps)
         self.block = DecoderBlock(c, parent=None)
         x, angles = jnp.zeros((1, 1, 1, c.hidden_size)), jnp.zeros((1, 1, 1, c.head_dim // 2))
-        mask = jnp.ones((1, 1), bool)
-        self.layers = stacked(self, "layers", self.block, c.num_hidden_layers, x, angles, mask)
+        self.layers = stacked(self, "layers", self.block, c.num_hidden_layers, x, angles)
 
     def angles(self, positions: jax.Array) -> jax.Array:
         """M-RoPE: every frequency turns with one of the three axes.
@@ -177,30 +180,34 @@ class Decoder(nn.Module):
         """The prompt stream -> hidden [P, T, D], keys and values of each layer [P, K, T, h]."""
         x = self._embed_prompt(prompts, features)[:, None]
         angles = self.angles(prompts.positions)[:, None]
-        mask = causal(x.shape[2])
 
         def layer(params: Any, x: jax.Array, _: None) -> tuple[jax.Array, KeyValues]:
-            x, (key, value) = self.block.apply({"params": params}, x, angles, mask)
+            x, (key, value) = self.block.apply({"params": params}, x, angles)
             return x, (key[:, :, 0], value[:, :, 0])
 
         x, prefix = run_layers(layer, self.layers, x, None, remat)
         return self.norm(x[:, 0]), prefix
 
     def both(
-        self, prompts: Prompts, features: jax.Array | None, responses: jax.Array, remat: bool
+        self,
+        prompts: Prompts,
+        features: jax.Array | None,
+        responses: jax.Array,
+        segments: jax.Array | None,
+        remat: bool,
     ) -> tuple[jax.Array, jax.Array]:
-        """Both streams -> hidden of the prompt [P, T, D] and of the responses [P, G, L, D]."""
+        """Both streams -> hidden of the prompt [P, T, D] and of the responses [P, R, L, D]."""
         x = self._embed_prompt(prompts, features)[:, None]
         y = self.embed_tokens(responses)
         x_angles = self.angles(prompts.positions)[:, None]
-        y_angles = self.angles(response_positions(prompts, y.shape[2]))
-        x_mask, y_mask, prefix_mask = causal(x.shape[2]), causal(y.shape[2]), prompt_mask(prompts)
+        y_angles = self.angles(response_positions(prompts, y.shape[2], segments))
+        there = prompt_mask(prompts)
 
         def layer(params: Any, carry: Any, _: None) -> tuple[Any, None]:
             x, y = carry
-            x, (key, value) = self.block.apply({"params": params}, x, x_angles, x_mask)
-            prefix = (key[:, :, 0], value[:, :, 0], prefix_mask)
-            y, _ = self.block.apply({"params": params}, y, y_angles, y_mask, prefix)
+            x, (key, value) = self.block.apply({"params": params}, x, x_angles)
+            prefix = (key[:, :, 0], value[:, :, 0], there)
+            y, _ = self.block.apply({"params": params}, y, y_angles, segments, prefix)
             return (x, y), None
 
         (x, y), _ = run_layers(layer, self.layers, (x, y), None, remat)
@@ -250,23 +257,38 @@ class Qwen2_5_VL(nn.Module):
         if not self.config.tie_word_embeddings:
             self.lm_head = Embedding(self.config)
 
-    def __call__(self, prompts: Prompts, responses: jax.Array, remat: bool = False) -> jax.Array:
+    def __call__(
+        self,
+        prompts: Prompts,
+        responses: jax.Array,
+        segments: jax.Array | None = None,
+        remat: bool = False,
+    ) -> jax.Array:
         """Scores responses: both streams at once.
 
         Args:
             prompts: P prompts.
-            responses: i32[P, G, L] tokens.
+            responses: i32[P, R, L] tokens.
+            segments: i32[P, R, L], which response of its row a token belongs to, 0 for padding:
+                tokens of one response stand together and have one number. None: a row is one
+                response.
             remat: recompute activations in the backward pass, layer by layer.
 
         Returns:
-            f[P, G, L, D]: the final hidden state that predicts each response token.
+            f[P, R, L, D]: the final hidden state that predicts each response token.
         """
         if self.is_initializing() and not self.config.tie_word_embeddings:
             self.lm_head(responses)
-        x, y = self.model.both(prompts, self.encode(prompts, remat), responses[..., :-1], remat)
+        # No token follows the last one.
+        read = None if segments is None else segments[..., :-1]
+        features = self.encode(prompts, remat)
+        x, y = self.model.both(prompts, features, responses[..., :-1], read, remat)
         first = last_hidden(x, prompts)[:, None, None]
-        first = jnp.broadcast_to(first, (*y.shape[:2], 1, y.shape[3]))
-        return jnp.concatenate([first, y], axis=2)
+        if segments is None:
+            first = jnp.broadcast_to(first, (*y.shape[:2], 1, y.shape[3]))
+            return jnp.concatenate([first, y], axis=2)
+        before = jnp.pad(y, ((0, 0), (0, 0), (1, 0), (0, 0)))
+        return jnp.where(segment_starts(segments)[..., None], first, before)
 
     def encode(self, prompts: Prompts, remat: bool = False) -> jax.Array | None:
         """Images of every prompt -> merged tokens [P, W*Q/(m*m), D], or None without images."""
@@ -333,20 +355,29 @@ def init_params(config: Config, key: jax.Array) -> Any:
     return Qwen2_5_VL(config).init(key, prompts, zeros(1, 1, 2))["params"]
 
 
-def causal(length: int) -> jax.Array:
-    """bool[L, L]: a token attends to itself and to what stands before it."""
-    return jnp.tril(jnp.ones((length, length), bool))
-
-
 def prompt_mask(prompts: Prompts) -> jax.Array:
     """bool[P, T]: the tokens that are there."""
     return jnp.arange(prompts.tokens.shape[1]) < prompts.length[:, None]
 
 
-def response_positions(prompts: Prompts, length: int) -> jax.Array:
-    """i32[P, 1, L, 3]: text goes on from the prompt on all three axes."""
-    positions = prompts.next_position[:, None, None] + jnp.arange(length)
+def response_positions(
+    prompts: Prompts, length: int, segments: jax.Array | None = None
+) -> jax.Array:
+    """i32[P, R or 1, L, 3]: text goes on from the prompt on all three axes, in every segment."""
+    place = jnp.arange(length)
+    if segments is None:
+        place = place[None]
+    else:
+        place = place - lax.cummax(jnp.where(segment_starts(segments), place, 0), axis=2)
+    positions = prompts.next_position[:, None, None] + place
     return jnp.broadcast_to(positions[..., None], (*positions.shape, 3))
+
+
+def segment_starts(segments: jax.Array) -> jax.Array:
+    """bool[P, R, L]: the first token of every segment."""
+    return jnp.pad(
+        segments[..., 1:] != segments[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=True
+    )
 
 
 def last_hidden(hidden: jax.Array, prompts: Prompts) -> jax.Array:

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jaxevolve.models.config import Config
 from jaxevolve.models.inputs import Prompts, Rows
@@ -158,3 +160,43 @@ def test_what_stands_in_the_padding_changes_nothing(setting):
     other = prompts.replace(tokens=jnp.where(beyond, 49, prompts.tokens))
     one = scored_logits(params, prompts, responses)
     np.testing.assert_array_equal(one, scored_logits(params, other, responses))
+
+
+@st.composite
+def packings(draw):
+    """Lengths of the responses of a prompt, and which of two rows each is in."""
+    lengths = draw(st.lists(st.integers(1, L), min_size=G, max_size=G))
+    return lengths, draw(st.lists(st.integers(0, 1), min_size=G, max_size=G))
+
+
+@jax.jit
+def cubes(params, prompts, tokens, segments, weights):
+    """Hidden states of responses, and the gradient of the sum of their weighted cubes."""
+
+    def loss(params):
+        hidden = Qwen2_5_VL(CONFIG).apply({"params": params}, prompts, tokens, segments)
+        return (hidden**3 * weights[..., None]).sum(), hidden
+
+    return jax.grad(loss, has_aux=True)(params)
+
+
+@given(packings())
+@settings(max_examples=20, deadline=None)
+def test_responses_behind_each_other_are_read_as_if_alone(setting, packing):
+    params, prompts, responses = setting
+    tokens = np.full((P, 2, G * L), 49)
+    segments, weights = np.zeros_like(tokens), np.zeros((P, G, L))
+    places, ends = [], [0, 0]
+    for g, (n, row) in enumerate(zip(*packing)):
+        place = np.arange(ends[row], ends[row] + n)
+        tokens[:, row, place], segments[:, row, place] = responses[:, g, :n], g + 1
+        weights[:, g, :n] = 1
+        places.append((row, place))
+        ends[row] += n
+    wanted_grads, wanted = cubes(params, prompts, responses, None, weights)
+    grads, ours = cubes(params, prompts, tokens, segments, np.sign(segments))
+    for g, (row, place) in enumerate(places):
+        alone = wanted[:, g, : len(place)]
+        np.testing.assert_allclose(ours[:, row, place], alone, atol=2e-5)
+    for mine, theirs in zip(jax.tree.leaves(grads), jax.tree.leaves(wanted_grads)):
+        np.testing.assert_allclose(mine, theirs, atol=2e-5 * np.abs(theirs).max())

@@ -41,6 +41,9 @@ def defaults() -> ConfigDict:
                 "path": EMBEDDED_MODEL,
                 # What is computed in, float32 or bfloat16. Master weights are float32 always.
                 "dtype": "float32",
+                # What computes attention: "splash" on TPU, "cudnn" on CUDA in bfloat16, "plain"
+                # anywhere; "auto" takes the first of them that there is. [ours]
+                "attention": "auto",
             },
             "data": {
                 # parquet, JSONL, a folder or glob of them, FOLDER@SPLIT, or drawn problems,

@@ -24,6 +24,7 @@ from jaxevolve.data.pipeline import schedule, train_batches
 from jaxevolve.data.validate import open_data
 from jaxevolve.hf.export import export_folder
 from jaxevolve.learner import assemble
+from jaxevolve.models import attention
 from jaxevolve.models.lora import merge
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
 from jaxevolve.policy import Policy, load_model_params, load_model_processor, step_key
@@ -74,6 +75,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     """
     # 1. Everything that a person may have got wrong, before anything expensive.
     devices = mesh.make_mesh(config.mesh)
+    kernel = attention.choose(config.model.attention, devices, config.model.dtype)
     micro = mesh.prompts_per_device(
         devices, config.batch, config.grpo.minibatches, config.grpo.micro_batch
     )
@@ -98,7 +100,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
 
     # 2. The model on its mesh, and the state, fresh or from the newest checkpoint.
     compiles = metrics.CompileCounter()
-    model = Qwen2_5_VL(processor.config)
+    model = Qwen2_5_VL(processor.config, kernel)
     started = load_model_params(processor, place=partial(mesh.param_sharding, devices))
     optimizer, learning_rate = make_optimizer(config.optimizer)
     state, step, position = start_or_resume(workdir, started, optimizer, devices, config)

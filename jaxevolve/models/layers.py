@@ -1,4 +1,4 @@
-"""The few layers that the towers share, and the two-stream attention.
+"""The few layers that the towers share, and the attention of single tokens.
 
 Weights keep the layout of the checkpoints, [out, in]: nothing is transposed on import or export.
 """
@@ -81,54 +81,6 @@ def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return turned.astype(x.dtype)
-
-
-def attend(
-    query: jax.Array,
-    own: tuple[jax.Array, jax.Array],
-    segments: jax.Array | None = None,
-    prefix: tuple[jax.Array, jax.Array] | None = None,
-    prefix_mask: jax.Array | None = None,
-) -> jax.Array:
-    """Causal attention of G rows over their own keys and over the prefix that they share.
-
-    One softmax runs over both sets of scores: they are joined by a common maximum and a common
-    sum, never concatenated, and the G rows fold into the query axis of the shared part. The
-    maximum cancels in value and gradient, so plain differentiation is exact.
-
-    Args:
-        query: [P, K, G, R, L, h], R query heads for each of K key-value heads.
-        own: keys and values [P, K, G, L, h].
-        segments: i32[P, G, L], the sequence within its row that a token belongs to, which alone it
-            attends to; None: a row is one sequence.
-        prefix: keys and values [P, K, T, h].
-        prefix_mask: bool[P, T], the tokens that are there.
-
-    Returns:
-        [P, K, G, R, L, h].
-    """
-    scale = query.shape[-1] ** -0.5
-    mask = jnp.tril(jnp.ones((query.shape[-2], query.shape[-2]), bool))
-    if segments is not None:
-        mask = mask & (segments[..., :, None] == segments[..., None, :])
-        mask = mask[:, None, :, None]
-    parts = [("pkgrlh,pkgsh->pkgrls", "pkgrls,pkgsh->pkgrlh", own, mask)]
-    if prefix is not None:
-        there = prefix_mask[:, None, None, None, None, :]
-        parts.append(("pkgrlh,pksh->pkgrls", "pkgrls,pksh->pkgrlh", prefix, there))
-    scores = []
-    for to_scores, _, (key, _), mask in parts:
-        score = jnp.einsum(to_scores, query, key, preferred_element_type=jnp.float32) * scale
-        scores.append(jnp.where(mask, score, NEGATIVE))
-    top = jnp.stack([s.max(-1) for s in scores]).max(0)[..., None]
-    top = lax.stop_gradient(top)
-    weights = [jnp.exp(s - top) for s in scores]
-    total = sum(w.sum(-1, keepdims=True) for w in weights)
-    mixed = sum(
-        jnp.einsum(to_values, w.astype(value.dtype), value, preferred_element_type=jnp.float32)
-        for w, (_, to_values, (_, value), _) in zip(weights, parts)
-    )
-    return (mixed / total).astype(query.dtype)
 
 
 def attend_rows(

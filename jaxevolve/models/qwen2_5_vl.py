@@ -14,15 +14,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax import lax
 
+from jaxevolve.models.attention import (
+    PLAIN,
+    Kernel,
+    attend,
+    segment_firsts,
+    segment_starts,
+)
 from jaxevolve.models.config import Config
 from jaxevolve.models.inputs import Prompts, Rows
 from jaxevolve.models.layers import (
     GatedMLP,
     Linear,
     RMSNorm,
-    attend,
     attend_rows,
     rotate,
     run_layers,
@@ -70,6 +75,7 @@ class DecoderBlock(nn.Module):
     """One decoder layer over the prompt stream, the response stream, or both."""
 
     config: Config
+    kernel: Kernel = PLAIN
 
     def setup(self) -> None:
         """Declares the layer's parts under their names on disk."""
@@ -98,7 +104,7 @@ class DecoderBlock(nn.Module):
         """
         query, own = self.self_attn.heads(self.input_layernorm(x), angles)
         shared, there = (None, None) if prefix is None else (prefix[:2], prefix[2])
-        x = x + self.self_attn.out(attend(query, own, segments, shared, there))
+        x = x + self.self_attn.out(attend(query, own, segments, shared, there, self.kernel))
         return x + self.mlp(self.post_attention_layernorm(x)), own
 
     def decode(
@@ -149,13 +155,14 @@ class Decoder(nn.Module):
     """The language model; the parameters of its layers are stacked on axis 0."""
 
     config: Config
+    kernel: Kernel = PLAIN
 
     def setup(self) -> None:
         """Declares the parts under their names on disk."""
         c = self.config
         self.embed_tokens = Embedding(c)
         self.norm = RMSNorm(c.rms_norm_eps)
-        self.block = DecoderBlock(c, parent=None)
+        self.block = DecoderBlock(c, self.kernel, parent=None)
         x, angles = jnp.zeros((1, 1, 1, c.hidden_size)), jnp.zeros((1, 1, 1, c.head_dim // 2))
         self.layers = stacked(self, "layers", self.block, c.num_hidden_layers, x, angles)
 
@@ -248,12 +255,13 @@ class Qwen2_5_VL(nn.Module):
     """
 
     config: Config
+    kernel: Kernel = PLAIN
 
     def setup(self) -> None:
         """Declares the towers and, when it is not tied, the head."""
         if self.config.vision is not None:
-            self.visual = VisionTower(self.config.vision)
-        self.model = Decoder(self.config)
+            self.visual = VisionTower(self.config.vision, self.kernel)
+        self.model = Decoder(self.config, self.kernel)
         if not self.config.tie_word_embeddings:
             self.lm_head = Embedding(self.config)
 
@@ -368,16 +376,9 @@ def response_positions(
     if segments is None:
         place = place[None]
     else:
-        place = place - lax.cummax(jnp.where(segment_starts(segments), place, 0), axis=2)
+        place = place - segment_firsts(segments)
     positions = prompts.next_position[:, None, None] + place
     return jnp.broadcast_to(positions[..., None], (*positions.shape, 3))
-
-
-def segment_starts(segments: jax.Array) -> jax.Array:
-    """bool[P, R, L]: the first token of every segment."""
-    return jnp.pad(
-        segments[..., 1:] != segments[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=True
-    )
 
 
 def last_hidden(hidden: jax.Array, prompts: Prompts) -> jax.Array:

@@ -5,6 +5,7 @@ own slots; the blocks that the config names attend over the whole image instead.
 the layout.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,9 +13,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
+from jaxevolve.models.attention import PLAIN, Kernel, attend_images, attend_windows
 from jaxevolve.models.config import VisionConfig
 from jaxevolve.models.layers import (
-    NEGATIVE,
     GatedMLP,
     Linear,
     RMSNorm,
@@ -29,6 +30,7 @@ class VisionAttention(nn.Module):
     """Attention inside windows, or over a whole image, with 2-D rotary positions."""
 
     config: VisionConfig
+    kernel: Kernel = PLAIN
 
     @nn.compact
     def __call__(
@@ -42,27 +44,12 @@ class VisionAttention(nn.Module):
         query, key, value = jnp.moveaxis(qkv, 3, 0)
         query, key = rotate(query, angles[..., None, :]), rotate(key, angles[..., None, :])
 
-        def attention(query: jax.Array, query_segment: jax.Array, key_segment: jax.Array, kv: Any):
-            """One block of queries [B, L, H, h] over keys [B, S, H, h] of its row."""
-            score = jnp.einsum("blhd,bshd->bhls", query, kv[0], preferred_element_type=jnp.float32)
-            same = query_segment[:, None, :, None] == key_segment[:, None, None, :]
-            score = jnp.where(same, score * (width // heads) ** -0.5, NEGATIVE)
-            weight = jax.nn.softmax(score, axis=-1).astype(kv[1].dtype)
-            return jnp.einsum("bhls,bshd->blhd", weight, kv[1])
-
-        def windowed() -> jax.Array:
-            flat = [a.reshape(rows * windows, *a.shape[2:]) for a in (query, segment, key, value)]
-            return attention(flat[0], flat[1], flat[1], flat[2:]).reshape(query.shape)
-
-        def whole() -> jax.Array:
-            keys = [a.reshape(rows, -1, *a.shape[3:]) for a in (segment, key, value)]
-            # One window of queries at a time, recomputed in the backward pass: the scores of a
-            # large image never exist at once.
-            block = jax.checkpoint(lambda q: attention(q[0], q[1], keys[0], keys[1:]))
-            out = lax.map(block, (jnp.moveaxis(query, 1, 0), jnp.moveaxis(segment, 1, 0)))
-            return jnp.moveaxis(out, 0, 1)
-
-        mixed = lax.cond(full, whole, windowed)
+        mixed = lax.cond(
+            full,
+            partial(attend_images, kernel=self.kernel),
+            attend_windows,
+            *(query, key, value, segment),
+        )
         return Linear(width, use_bias=True, name="proj")(mixed.reshape(x.shape))
 
 
@@ -70,13 +57,14 @@ class VisionBlock(nn.Module):
     """One layer of the vision tower."""
 
     config: VisionConfig
+    kernel: Kernel = PLAIN
 
     @nn.compact
     def __call__(
         self, x: jax.Array, angles: jax.Array, segment: jax.Array, full: jax.Array
     ) -> jax.Array:
         """x [P, W, Q, D] -> [P, W, Q, D]."""
-        attention = VisionAttention(self.config, name="attn")
+        attention = VisionAttention(self.config, self.kernel, name="attn")
         x = x + attention(RMSNorm(1e-6, name="norm1")(x), angles, segment, full)
         mlp = GatedMLP(self.config.intermediate_size, use_bias=True, name="mlp")
         return x + mlp(RMSNorm(1e-6, name="norm2")(x))
@@ -137,6 +125,7 @@ class VisionTower(nn.Module):
     """Pixels to image tokens."""
 
     config: VisionConfig
+    kernel: Kernel = PLAIN
 
     @nn.compact
     def __call__(
@@ -159,7 +148,7 @@ class VisionTower(nn.Module):
         frequencies = 10000.0 ** -(jnp.arange(quarter, dtype=jnp.float32) / quarter)
         angles = (patch_hw[..., None] * frequencies).reshape(*patch_hw.shape[:-1], 2 * quarter)
         full = jnp.isin(jnp.arange(c.depth), jnp.array(c.fullatt_block_indexes, jnp.int32))
-        block = VisionBlock(c, parent=None)
+        block = VisionBlock(c, self.kernel, parent=None)
         layers = stacked(self, "blocks", block, c.depth, x, angles, segment, full[0])
 
         def layer(params: Any, x: jax.Array, full: jax.Array) -> tuple[jax.Array, None]:

@@ -8,6 +8,7 @@ from jaxevolve.runtime.errors import UserError
 
 _CHOICES = {
     "model.dtype": ("float32", "bfloat16"),
+    "model.attention": ("auto", "plain", "splash", "cudnn"),
     "data.overlong": ("drop", "refuse"),
     "retrace.anchor": ("fraction", "random", "token"),
     "retrace.noise_per": ("maternal", "prompt", "sample"),

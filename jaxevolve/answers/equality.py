@@ -27,6 +27,7 @@ from jaxevolve.answers.regions import as_region
 
 _Query = tuple[str, Any, Any]
 _Ask = Callable[[_Query], bool]
+_UNSAID = object()
 _Result = TypeVar("_Result")
 _MOST_ITEMS = 40
 
@@ -49,13 +50,20 @@ def equal(*, gold: str | None, pred: str | None) -> bool:
 
 def equal_many(pairs: Sequence[tuple[str | None, str | None]]) -> list[bool]:
     """`equal` for many (gold, pred) pairs; all that need algebra go to the workers at once."""
+    return [same for same, _ in compare_many(pairs)]
+
+
+def compare_many(pairs: Sequence[tuple[str | None, str | None]]) -> list[tuple[bool, bool]]:
+    """`equal_many`, and of each pair whether it counts as unequal only for want of a result."""
     read_pairs = [(_read(gold), _read(pred)) for gold, pred in pairs]
 
-    def verdicts(ask: _Ask) -> list[bool]:
-        return [
-            left is not None and right is not None and _equal(left, right, ask)
-            for left, right in read_pairs
-        ]
+    def verdicts(ask: _Asker) -> list[tuple[bool, bool]]:
+        results = []
+        for left, right in read_pairs:
+            ask.undecided = False
+            same = left is not None and right is not None and _equal(left, right, ask)
+            results.append((same, ask.undecided and not same))
+        return results
 
     return _resolved(verdicts)
 
@@ -233,20 +241,21 @@ def _side(form: Form) -> Node | tuple[str, str] | None:
 
 
 class _Verdicts:
-    """What sympy has said, the most recently needed of it."""
+    """What sympy has said (None: nothing, within the limits), the most recently needed of it."""
 
     def __init__(self, size: int):
         self._size = size
-        self._known: OrderedDict[_Query, bool] = OrderedDict()
+        self._known: OrderedDict[_Query, bool | None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, query: _Query) -> bool | None:
+    def get(self, query: _Query) -> Any:
         with self._lock:
-            if query in self._known:
-                self._known.move_to_end(query)
-            return self._known.get(query)
+            if query not in self._known:
+                return _UNSAID
+            self._known.move_to_end(query)
+            return self._known[query]
 
-    def update(self, verdicts: dict[_Query, bool]) -> None:
+    def update(self, verdicts: dict[_Query, bool | None]) -> None:
         with self._lock:
             self._known.update(verdicts)
             while len(self._known) > self._size:
@@ -257,21 +266,27 @@ _VERDICTS = _Verdicts(1 << 15)
 
 
 class _Asker:
-    """What has been said so far; a query without a verdict is gathered, and False meanwhile."""
+    """What has been said so far; a query without a verdict is gathered, and False meanwhile.
+
+    Attributes:
+        undecided: whether a query was met for which sympy has no verdict; reset by its reader.
+    """
 
     def __init__(self):
         self.open: dict[_Query, None] = {}
-        self._said: dict[_Query, bool] = {}
+        self.undecided = False
+        self._said: dict[_Query, bool | None] = {}
 
     def __call__(self, query: _Query) -> bool:
-        verdict = self._said.get(query)
-        if verdict is None:
+        verdict = self._said.get(query, _UNSAID)
+        if verdict is _UNSAID:
             verdict = _VERDICTS.get(query)
-        if verdict is None:
+        if verdict is _UNSAID:
             self.open[query] = None
             return False
         self._said[query] = verdict
-        return verdict
+        self.undecided |= verdict is None
+        return bool(verdict)
 
     def settle(self) -> None:
         """Puts all open queries to the workers."""
@@ -279,13 +294,13 @@ class _Asker:
             {"kind": kind, "left": _encoded(left), "right": _encoded(right)}
             for kind, left, right in self.open
         ]
-        verdicts = dict(zip(self.open, map(bool, pool.shared().ask(questions))))
+        verdicts = dict(zip(self.open, pool.shared().ask(questions)))
         self._said |= verdicts
         _VERDICTS.update(verdicts)
         self.open = {}
 
 
-def _resolved(decide: Callable[[_Ask], _Result]) -> _Result:
+def _resolved(decide: Callable[[_Asker], _Result]) -> _Result:
     """Repeats a decision until nothing that it asks is open; its queries are put all at once."""
     ask = _Asker()
     while True:

@@ -1,6 +1,13 @@
 """When are two answers the same? Extraction, equality, verdicts, classes for a vote."""
 
-from jaxevolve.answers.choices import Options, choose, choose_many, options_in, options_of
+from jaxevolve.answers.choices import (
+    Options,
+    choose,
+    choose_many,
+    options_for,
+    options_in,
+    options_of,
+)
 from jaxevolve.answers.equality import classes, classes_many, equal, equal_many
 from jaxevolve.answers.extraction import extract
 from jaxevolve.answers.pool import GraderError
@@ -20,6 +27,7 @@ __all__ = [
     "judge",
     "judge_many",
     "label_fault",
+    "options_for",
     "options_in",
     "options_of",
 ]

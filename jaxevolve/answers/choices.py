@@ -25,7 +25,10 @@ from jaxevolve.answers.extraction import extract, is_marked
 Options = Mapping[str, str]
 
 _LABEL = re.compile(
-    r"(?P<open>[(（\[【]|(?<![^\s;,.:：，；。、?？)）}$]))(?P<letter>[A-Za-z])(?P<close>[)）\]】.．:：、])"
+    r"(?:\\(?:text|textbf|mathrm|mathbf)\{)?(?P<open>[(（\[【]|(?<![^\s;,.:：，；。、?？)）}$]))(?P<letter>[A-Za-z])(?P<close>[)）\]】.．:：、])\}?"
+)
+_EDGES = re.compile(
+    r"^(?:\s|\\[ ,;:])+|(?:\s|\\q?quad(?![A-Za-z])|\\\\|\\[ ,;:]|[;,，；、])+$|^\s*[.。]\s*$"
 )
 _MOST_OF_TWO = 60  # characters of an option where there are only two: steps (A) and (B) are longer
 _BRACKETS = {"(": ")", "（": ")", "[": "]", "【": "]", "": ""}
@@ -93,7 +96,7 @@ def options_in(question: str) -> dict[str, str]:
             for following in labels[start + 1 :]:
                 if ord(following["letter"]) == ord(run[-1]["letter"]) + 1:
                     run.append(following)
-            lines = all(label.start("open") == _line_start(question, label) for label in run)
+            lines = all(label.start() == _line_start(question, label) for label in run)
             glued = [question[max(at.start() - 1, 0) : at.start()].isalnum() for at in run]
             alone = not any(glued) or (len(run) > 2 and not glued[0])  # f(A) is no label
             if len(run) < 2 or not (opening or lines or (closing != ":" and len(run) > 2)):
@@ -107,17 +110,18 @@ def options_in(question: str) -> dict[str, str]:
 
 
 def _line_start(question: str, label: re.Match) -> int:
-    start = question.rfind("\n", 0, label.start("open")) + 1
+    start = question.rfind("\n", 0, label.start()) + 1
     return start + len(question[start:]) - len(question[start:].lstrip(" *-"))
 
 
 def _texts(question: str, run: Sequence[re.Match]) -> dict[str, str]:
     end = question.find("\n", run[-1].end())
-    ends = [following.start("open") for following in run[1:]]
+    ends = [following.start() for following in run[1:]]
     ends.append(len(question) if end < 0 else end)
+    texts = [_EDGES.sub("", question[label.end() : stop]) for label, stop in zip(run, ends)]
     return {
-        label["letter"].upper(): question[label.end() : stop].strip().rstrip(" ;,，；、\n")
-        for label, stop in zip(run, ends)
+        label["letter"].upper(): text.replace("$", "") if text.count("$") % 2 else text
+        for label, text in zip(run, texts)
     }
 
 
@@ -135,6 +139,11 @@ def options_of(choices: Sequence[str]) -> dict[str, str]:
     if len(texts) > 1 and all(labels):
         texts = [text[label.end() :] for text, label in zip(texts, labels)]
     return dict(zip(letters, texts))
+
+
+def options_for(question: str, choices: Sequence[str] | None = None) -> dict[str, str] | None:
+    """A question's options: of its list of choices, else those that its text lists, else None."""
+    return (options_of(choices) if choices else options_in(question)) or None
 
 
 def choose(reply: str | None, options: Options) -> str | None:

@@ -6,6 +6,7 @@ Policies, each of them a choice:
 - (a, b) is a pair or an open interval, [a, b] a list or a closed one, as the other answer needs.
 - x = 17 may stand for 17; x = 3 or x = -2, and x = 3, -2, for the list.
 - a \pm b is the list of both. 3:4 is 3/4.
+- A sentence that ends with a value ("The area is 40 cm", "a total of 4/5") is that value.
 - What cannot be read is compared as words, small and capital letters alike.
 """
 
@@ -36,7 +37,14 @@ from jaxevolve.answers.regions import (
     intersection,
     union,
 )
-from jaxevolve.answers.tokens import MAX_CHARACTERS, Token, Unreadable, clean, tokenize
+from jaxevolve.answers.tokens import (
+    MAX_CHARACTERS,
+    Token,
+    Unreadable,
+    clean,
+    tokenize,
+    without_prose,
+)
 from jaxevolve.answers.units import take_currency, take_unit
 from jaxevolve.answers.vocabulary import is_known_word, is_name
 
@@ -95,6 +103,8 @@ def _read(text: str) -> Form | None:
             return Text(_folded(plain))
         return _statement(tokens)
     except (Unreadable, Undefined, RecursionError):
+        if (value := without_prose(plain)) and not isinstance(form := _read(value), Text):
+            return form
         if _FORMULA.search(plain) and not _PROSE.search(_COMMANDS.sub(" ", plain)):
             return Formula(" ".join(plain.split()))
         return Text(_folded(_TEXT_COMMANDS.sub(" ", plain)))

@@ -68,11 +68,10 @@ def label_fault(gold: str | None, options: Options | None = None) -> str | None:
             break
     if depth or _OPEN_END.search(gold):
         return "the label is cut off"
-    if isinstance(form, Text):
-        if not any(character.isalnum() for character in form.words):
-            return "the label says nothing"
-        if _ELSEWHERE.fullmatch(gold.strip(" .$()[]")) and not _is_text_of(gold, options):
-            return "the label points elsewhere"
+    if isinstance(form, Text) and not any(map(str.isalnum, form.words)):
+        return "the label says nothing"
+    if _ELSEWHERE.fullmatch(gold.strip(" .$()[]")) and not _is_text_of(gold, options):
+        return "the label points elsewhere"
     letter = _LETTER.fullmatch(gold.strip())
     if options and letter and letter[1] not in options and not _is_text_of(gold, options):
         return "the label names no option"

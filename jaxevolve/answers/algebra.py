@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 Node = Fraction | str | tuple
 
@@ -247,3 +248,28 @@ def binomial(upper: Node, lower: Node) -> Node:
 def logarithm(argument: Node, base: Node) -> Node:
     """A logarithm to any base."""
     return divide(apply("ln", argument), apply("ln", base))
+
+
+def encode(node: Node) -> Any:
+    """An expression as lists and strings, for `worker`."""
+    if isinstance(node, Fraction):
+        return ["num", str(node)]
+    return [node[0], *map(encode, node[1:])] if isinstance(node, tuple) else node
+
+
+def decode(tree: Any) -> Node:
+    """An expression from lists and strings, in canonical form.
+
+    Raises:
+        Undefined: it has no value.
+    """
+    if isinstance(tree, str):
+        return tree
+    operator, *arguments = tree
+    if operator == "num":
+        return _checked(Fraction(arguments[0]))
+    nodes = [decode(argument) for argument in arguments]
+    functions = {"+": add, "*": mul, "^": power, "binom": binomial}
+    if operator in functions:
+        return functions[operator](*nodes)
+    return apply(operator, *nodes) if len(nodes) == 1 else (operator, *nodes)

@@ -55,11 +55,9 @@ _MATRIX = re.compile(
     r"\\end\{(?P=kind)\}\s*[\])]?",
     re.DOTALL,
 )
-_COMMANDS = re.compile(r"\\[A-Za-z]+")
 _TEXT_COMMANDS = re.compile(r"\\(?:text|mbox|mathrm|textbf)(?![A-Za-z])|[{}]")
-# What math-verify understands beyond this reader; in prose it would pick out a part.
-_FORMULA = re.compile(r"\\(?:i{0,2}int|sum|prod|lim)(?![A-Za-z])")
-_PROSE = re.compile(r"[^\W\d_]{3,}")
+# What math-verify understands beyond this reader.
+_BEYOND = frozenset({"\\int", "\\iint", "\\iiint", "\\sum", "\\prod", "\\lim"})
 _ORDERS = {
     "<": "<", ">": ">", "\\lt": "<", "\\gt": ">", "<=": "<=", ">=": ">=", "\\le": "<=",
     "\\leq": "<=", "\\leqslant": "<=", "\\ge": ">=", "\\geq": ">=", "\\geqslant": ">=",
@@ -105,8 +103,6 @@ def _read(text: str) -> Form | None:
     except (Unreadable, Undefined, RecursionError):
         if (value := without_prose(plain)) and not isinstance(form := _read(value), Text):
             return form
-        if _FORMULA.search(plain) and not _PROSE.search(_COMMANDS.sub(" ", plain)):
-            return Formula(" ".join(plain.split()))
         return Text(_folded(_TEXT_COMMANDS.sub(" ", plain)))
 
 
@@ -335,11 +331,19 @@ def _value(tokens: list[Token]) -> Form:
         return Text("...")
     if len(tokens) == 1 and tokens[0].text in ("\\emptyset", "\\varnothing"):
         return Sequence("set", ())
+    if any(token.text in _BEYOND for token in tokens):
+        if any(token.kind == "text" or _is_prose(token) for token in tokens):
+            raise Unreadable("words in a formula")
+        return Formula(" ".join(token.text for token in tokens))
     tokens, currency = take_currency(tokens)
     tokens, unit, multiplier = take_unit(tokens)
     reader = Reader(tokens)
     node = mul(multiplier, reader.read())
     return Value(node, currency or unit or ("deg" if reader.degrees else None))
+
+
+def _is_prose(token: Token) -> bool:
+    return token.kind in ("word", "name") and len(token.text) > 2 and not is_known_word(token.text)
 
 
 def _region(form: Form) -> Region:

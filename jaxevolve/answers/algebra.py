@@ -91,6 +91,8 @@ def coefficient(node: Node) -> tuple[Fraction, Node]:
 
 def add(*terms: Node) -> Node:
     """Adds, collecting like terms."""
+    if len(terms) == 1:
+        return terms[0]
     constant = Fraction(0)
     collected: dict[str, tuple[Fraction, Node]] = {}
     for term in _flat("+", terms):
@@ -109,6 +111,8 @@ def add(*terms: Node) -> Node:
 
 def mul(*factors: Node) -> Node:
     """Multiplies, collecting like factors; a number is multiplied into a sum."""
+    if len(factors) == 2 and isinstance(factors[0], Fraction) and isinstance(factors[1], Fraction):
+        return _checked(factors[0] * factors[1])
     number = Fraction(1)
     powers: dict[str, tuple[Node, Node]] = {}
     for factor in _flat("*", factors):
@@ -141,6 +145,16 @@ def mul(*factors: Node) -> Node:
     if len(rest) == 1 and isinstance(rest[0], tuple) and rest[0][0] == "+" and number != 1:
         return add(*(mul(number, term) for term in rest[0][1:]))
     return _scaled(number, rest[0] if len(rest) == 1 else ("*", *rest))
+
+
+def monic(node: Node) -> Node:
+    """Scales an expression so that the first of its terms that is no number has a coefficient of 1.
+
+    What is zero where another expression is, and differs from it by a number, becomes the same.
+    """
+    terms = node[1:] if isinstance(node, tuple) and node[0] == "+" else (node,)
+    factors = [factor for factor, rest in map(coefficient, terms) if rest != 1]
+    return mul(1 / factors[0], node) if factors else node
 
 
 def divide(numerator: Node, denominator: Node) -> Node:

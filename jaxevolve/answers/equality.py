@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxevolve.answers import forms, pool
 from jaxevolve.answers.algebra import Node, Undefined, decode, encode, is_huge, show, symbols
-from jaxevolve.answers.approximation import certainly_different
+from jaxevolve.answers.approximation import certainly_different, other_zeros
 from jaxevolve.answers.forms import Equation, Form, Formula, Interval, Region, Relation, Value
 from jaxevolve.answers.reading import read
 from jaxevolve.answers.regions import as_region
@@ -123,7 +123,10 @@ def _equal(left: Form, right: Form, ask: _Ask) -> bool:
     """The rules; `ask` says what sympy says."""
     if left.key == right.key:
         return True
-    left, right = _carried_out(left, ask), _carried_out(right, ask)
+    left = _carried_out(left, ask)
+    if isinstance(left, Formula):
+        return False  # so that what the other side comes to need not be known
+    right = _carried_out(right, ask)
     if isinstance(left, Equation) and isinstance(right, Equation):
         return _equal_equations(left, right, ask)
     for one, other in ((left, right), (right, left)):
@@ -166,7 +169,9 @@ def _equal_equations(left: Equation, right: Equation, ask: _Ask) -> bool:
         return _equal(left.value, right.value, ask)
     if left.node is None or right.node is None or is_huge(left.node) or is_huge(right.node):
         return False
-    if symbols(left.node) != symbols(right.node):
+    if left.node == right.node:
+        return True
+    if symbols(left.node) != symbols(right.node) or other_zeros(left.node, right.node):
         return False
     return bool(ask(("equation", *sorted((left.node, right.node), key=show))))
 

@@ -71,6 +71,11 @@ class _Nursery:
             raise
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         """Whether it has not been ended from outside."""
         return self._process.poll() is None
@@ -216,6 +221,11 @@ class Pool:
                 self._end()
                 raise
         return replies
+
+    def processes(self) -> list[int]:
+        """The ids of the processes that live now."""
+        first = [] if self._nursery is None else [self._nursery.pid]
+        return first + [worker.pid for worker in self._workers]
 
     def close(self) -> None:
         """Ends all processes."""

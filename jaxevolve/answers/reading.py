@@ -15,7 +15,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
-from jaxevolve.answers.algebra import Node, Undefined, add, divide, mul, symbols
+from jaxevolve.answers.algebra import Node, Undefined, add, divide, monic, mul, symbols
 from jaxevolve.answers.expression import Reader
 from jaxevolve.answers.extraction import extract
 from jaxevolve.answers.forms import (
@@ -63,7 +63,8 @@ _ORDERS = {
     "\\leq": "<=", "\\leqslant": "<=", "\\ge": ">=", "\\geq": ">=", "\\geqslant": ">=",
     "!=": "!=", "\\ne": "!=", "\\neq": "!=",
 }  # fmt: skip
-_EQUALS = ("=", "==", "\\approx", "\\equiv")
+_EQUALS = frozenset({"=", "==", "\\approx", "\\equiv"})
+_COLONS = frozenset({":", "\\colon"})
 _OPENING = {"(": ")", "[": "]", "\\{": "\\}"}
 _MINUS_ONE = Fraction(-1)
 
@@ -220,30 +221,32 @@ def _single(tokens: list[Token]) -> Form:
     """Reads an answer without a list at its outermost level."""
     if not tokens:
         raise Unreadable("nothing")
-    parts = _split(tokens, lambda t: t.text == "\\in")
+    texts = {token.text for token in tokens}
+    parts = _split(tokens, lambda t: t.text == "\\in") if "\\in" in texts else []
     if len(parts) == 2 and is_name(parts[0]):
         name = "".join(t.text for t in parts[0])
         within = _single(parts[1])
         if isinstance(within, Sequence) and within.kind == "set":
             return Equation(name, within, None)
         return Region(_region(within).intervals, name)
-    parts = _split(tokens, lambda t: t.text == "\\cup" or (t.text == "U" and t.spaced))
+    if texts & {"\\cup", "U"}:
+        parts = _split(tokens, lambda t: t.text == "\\cup" or (t.text == "U" and t.spaced))
     if len(parts) > 1:
         return union([_region(_single(part)) for part in parts])
     if [t.text for t in tokens] in (["\\mathbb", "{", "R", "}"], ["\\mathbb", "R"], ["\\R"]):
         return Region((Interval(MINUS_INFINITY, INFINITY, False, False),))
-    parts = _split(tokens, lambda t: t.text in _ORDERS)
+    parts = _split(tokens, lambda t: t.text in _ORDERS) if texts & _ORDERS.keys() else []
     if len(parts) > 1:
         signs = [_ORDERS[t.text] for t in tokens if t.text in _ORDERS]
         if len(signs) != len(parts) - 1:
             raise Unreadable("an inequality within brackets")
         return inequality([_node(part) for part in parts], signs)
-    parts = _split(tokens, lambda t: t.text in _EQUALS)
+    parts = _split(tokens, lambda t: t.text in _EQUALS) if texts & _EQUALS else []
     if len(parts) > 1:
         return _equation(parts)
     if tokens[0].text in (*_OPENING, "]") and (form := _bracketed(tokens)):
         return form
-    parts = _split(tokens, lambda t: t.text in (":", "\\colon"))
+    parts = _split(tokens, lambda t: t.text in _COLONS) if texts & _COLONS else []
     if len(parts) > 1:
         return _ratio([_node(part) for part in parts])
     return _value(tokens)
@@ -293,7 +296,7 @@ def _equation(sides: list[list[Token]]) -> Form:
         left, right = right, left
     name = "".join(t.text for t in left if t.text not in "{}") if is_name(left) else None
     try:
-        node = add(_node(left), mul(_MINUS_ONE, _node(right)))
+        node = monic(add(_node(left), mul(_MINUS_ONE, _node(right))))
     except (Unreadable, Undefined):
         if name is None:
             raise
@@ -338,7 +341,9 @@ def _value(tokens: list[Token]) -> Form:
     tokens, currency = take_currency(tokens)
     tokens, unit, multiplier = take_unit(tokens)
     reader = Reader(tokens)
-    node = mul(multiplier, reader.read())
+    node = reader.read()
+    if multiplier != 1:
+        node = mul(multiplier, node)
     return Value(node, currency or unit or ("deg" if reader.degrees else None))
 
 

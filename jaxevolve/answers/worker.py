@@ -129,8 +129,8 @@ def _clearly_different(left: sympy.Expr, right: sympy.Expr) -> bool:
     """Whether two values differ at some point, to many more digits than rounding touches."""
     names = sorted(left.free_symbols | right.free_symbols, key=str)
     source = random.Random(0)
-    for _ in range(3 if names else 1):
-        point = {name: sympy.Rational(source.randint(50, 200), 97) for name in names}
+    for scale in (1, 1, 31, 1000) if names else (1,):
+        point = {name: sympy.Rational(source.randint(50, 200) * scale, 97) for name in names}
         first, second = left.subs(point), right.subs(point)
         gap = abs((first - second).evalf(_DIGITS))
         size = abs(first.evalf(_DIGITS)) + abs(second.evalf(_DIGITS))
@@ -252,10 +252,15 @@ def _obey(control: socket.socket, seconds: float, memory_mb: int) -> None:
 def main(seconds: float, memory_mb: int, file: int) -> None:
     """Loads what is needed, says so, and obeys."""
     sys.set_int_max_str_digits(20_000)
-    root = ["^", ["+", ["^", "x", ["num", "2"]], ["num", "1"]], ["num", "1/2"]]
-    for warm in ("expression", "equation"):
-        reply_to({"kind": warm, "left": root, "right": ["^", "x", "e"]})
-    reply_to({"kind": "value", "left": r"\sum_{k=1}^{n} k", "right": None})
+    # What sympy loads and works out only when it is first needed, it does here once for all.
+    squares = [["^", [name, "x"], ["num", "2"]] for name in ("sin", "cos")]
+    one = ["num", "1"]
+    reply_to({"kind": "expression", "left": ["+", *squares], "right": one})
+    floors = {"left": ["floor", ["+", "x", one]], "right": ["+", ["floor", "x"], one]}
+    reply_to({"kind": "expression", **floors})
+    reply_to({"kind": "equation", "left": ["+", "x", "y"], "right": ["^", "x", "y"]})
+    for latex in (r"\sum_{k=1}^{n} k", r"\int_0^1 \sqrt{x}\,dx", r"\lim_{x \to 0} x"):
+        reply_to({"kind": "value", "left": latex})
     gc.collect()
     gc.freeze()  # what is loaded stays in pages that all workers share
     with socket.socket(fileno=file) as control:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 Node = Fraction | str | tuple
 
@@ -90,6 +91,8 @@ def coefficient(node: Node) -> tuple[Fraction, Node]:
 
 def add(*terms: Node) -> Node:
     """Adds, collecting like terms."""
+    if len(terms) == 1:
+        return terms[0]
     constant = Fraction(0)
     collected: dict[str, tuple[Fraction, Node]] = {}
     for term in _flat("+", terms):
@@ -108,6 +111,8 @@ def add(*terms: Node) -> Node:
 
 def mul(*factors: Node) -> Node:
     """Multiplies, collecting like factors; a number is multiplied into a sum."""
+    if len(factors) == 2 and isinstance(factors[0], Fraction) and isinstance(factors[1], Fraction):
+        return _checked(factors[0] * factors[1])
     number = Fraction(1)
     powers: dict[str, tuple[Node, Node]] = {}
     for factor in _flat("*", factors):
@@ -140,6 +145,16 @@ def mul(*factors: Node) -> Node:
     if len(rest) == 1 and isinstance(rest[0], tuple) and rest[0][0] == "+" and number != 1:
         return add(*(mul(number, term) for term in rest[0][1:]))
     return _scaled(number, rest[0] if len(rest) == 1 else ("*", *rest))
+
+
+def monic(node: Node) -> Node:
+    """Scales an expression so that the first of its terms that is no number has a coefficient of 1.
+
+    What is zero where another expression is, and differs from it by a number, becomes the same.
+    """
+    terms = node[1:] if isinstance(node, tuple) and node[0] == "+" else (node,)
+    factors = [factor for factor, rest in map(coefficient, terms) if rest != 1]
+    return mul(1 / factors[0], node) if factors else node
 
 
 def divide(numerator: Node, denominator: Node) -> Node:
@@ -247,3 +262,28 @@ def binomial(upper: Node, lower: Node) -> Node:
 def logarithm(argument: Node, base: Node) -> Node:
     """A logarithm to any base."""
     return divide(apply("ln", argument), apply("ln", base))
+
+
+def encode(node: Node) -> Any:
+    """An expression as lists and strings, for `worker`."""
+    if isinstance(node, Fraction):
+        return ["num", str(node)]
+    return [node[0], *map(encode, node[1:])] if isinstance(node, tuple) else node
+
+
+def decode(tree: Any) -> Node:
+    """An expression from lists and strings, in canonical form.
+
+    Raises:
+        Undefined: it has no value.
+    """
+    if isinstance(tree, str):
+        return tree
+    operator, *arguments = tree
+    if operator == "num":
+        return _checked(Fraction(arguments[0]))
+    nodes = [decode(argument) for argument in arguments]
+    functions = {"+": add, "*": mul, "^": power, "binom": binomial}
+    if operator in functions:
+        return functions[operator](*nodes)
+    return apply(operator, *nodes) if len(nodes) == 1 else (operator, *nodes)

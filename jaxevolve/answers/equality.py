@@ -12,21 +12,22 @@ Policies beside those of `reading`: a unit may be missing on one side, but two u
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
 
 from jaxevolve.answers import forms, pool
-from jaxevolve.answers.algebra import Node, is_huge, show, symbols
-from jaxevolve.answers.approximation import certainly_different
+from jaxevolve.answers.algebra import Node, Undefined, decode, encode, is_huge, show, symbols
+from jaxevolve.answers.approximation import certainly_different, other_zeros
 from jaxevolve.answers.forms import Equation, Form, Formula, Interval, Region, Relation, Value
 from jaxevolve.answers.reading import read
 from jaxevolve.answers.regions import as_region
 
 _Query = tuple[str, Any, Any]
-_Ask = Callable[[_Query], bool]
+_Ask = Callable[[_Query], Any]
+_UNSAID = object()
 _Result = TypeVar("_Result")
 _MOST_ITEMS = 40
 
@@ -49,13 +50,20 @@ def equal(*, gold: str | None, pred: str | None) -> bool:
 
 def equal_many(pairs: Sequence[tuple[str | None, str | None]]) -> list[bool]:
     """`equal` for many (gold, pred) pairs; all that need algebra go to the workers at once."""
+    return [same for same, _ in compare_many(pairs)]
+
+
+def compare_many(pairs: Sequence[tuple[str | None, str | None]]) -> list[tuple[bool, bool]]:
+    """`equal_many`, and of each pair whether it counts as unequal only for want of a result."""
     read_pairs = [(_read(gold), _read(pred)) for gold, pred in pairs]
 
-    def verdicts(ask: _Ask) -> list[bool]:
-        return [
-            left is not None and right is not None and _equal(left, right, ask)
-            for left, right in read_pairs
-        ]
+    def verdicts(ask: _Asker) -> list[tuple[bool, bool]]:
+        results = []
+        for left, right in read_pairs:
+            ask.undecided = False
+            same = left is not None and right is not None and _equal(left, right, ask)
+            results.append((same, ask.undecided and not same))
+        return results
 
     return _resolved(verdicts)
 
@@ -115,6 +123,10 @@ def _equal(left: Form, right: Form, ask: _Ask) -> bool:
     """The rules; `ask` says what sympy says."""
     if left.key == right.key:
         return True
+    left = _carried_out(left, ask)
+    if isinstance(left, Formula):
+        return False  # so that what the other side comes to need not be known
+    right = _carried_out(right, ask)
     if isinstance(left, Equation) and isinstance(right, Equation):
         return _equal_equations(left, right, ask)
     for one, other in ((left, right), (right, left)):
@@ -132,10 +144,13 @@ def _equal(left: Form, right: Form, ask: _Ask) -> bool:
         return _equal_values(left, right, ask)
     if isinstance(left, Relation) and isinstance(right, Relation):
         return left.operator == right.operator and _same(left.node, right.node, ask)
-    if isinstance(left, Formula) or isinstance(right, Formula):
-        sides = [_side(form) for form in sorted((left, right), key=lambda form: form.key)]
-        return None not in sides and ask(("expression", *sides))
     return False
+
+
+def _carried_out(form: Form, ask: _Ask) -> Form:
+    """What the sum or integral of a formula comes to; the formula where that cannot be told."""
+    node = ask(("value", form.latex, None)) if isinstance(form, Formula) else None
+    return form if node is None else Value(node)
 
 
 def _equal_values(left: Value, right: Value, ask: _Ask) -> bool:
@@ -154,9 +169,11 @@ def _equal_equations(left: Equation, right: Equation, ask: _Ask) -> bool:
         return _equal(left.value, right.value, ask)
     if left.node is None or right.node is None or is_huge(left.node) or is_huge(right.node):
         return False
-    if symbols(left.node) != symbols(right.node):
+    if left.node == right.node:
+        return True
+    if symbols(left.node) != symbols(right.node) or other_zeros(left.node, right.node):
         return False
-    return ask(("equation", *sorted((left.node, right.node), key=show)))
+    return bool(ask(("equation", *sorted((left.node, right.node), key=show))))
 
 
 def _equal_regions(left: Region | None, right: Region | None, ask: _Ask) -> bool:
@@ -221,71 +238,73 @@ def _same(left: Node, right: Node, ask: _Ask) -> bool:
         return False
     if certainly_different(left, right):
         return False
-    return ask(("expression", *sorted((left, right), key=show)))
+    return bool(ask(("expression", *sorted((left, right), key=show))))
 
 
-def _side(form: Form) -> Node | tuple[str, str] | None:
-    if isinstance(form, Formula):
-        return ("latex", form.latex)
-    if isinstance(form, Value) and not is_huge(form.node):
-        return form.node
-    return None
-
-
-class _Verdicts:
-    """What sympy has said, the most recently needed of it."""
+class _Replies:
+    """What sympy has said (None: nothing, within the limits), the most recently needed of it."""
 
     def __init__(self, size: int):
         self._size = size
-        self._known: OrderedDict[_Query, bool] = OrderedDict()
+        self._known: OrderedDict[_Query, Any] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, query: _Query) -> bool | None:
+    def get(self, query: _Query) -> Any:
         with self._lock:
-            if query in self._known:
-                self._known.move_to_end(query)
-            return self._known.get(query)
+            if query not in self._known:
+                return _UNSAID
+            self._known.move_to_end(query)
+            return self._known[query]
 
-    def update(self, verdicts: dict[_Query, bool]) -> None:
+    def update(self, replies: dict[_Query, Any]) -> None:
         with self._lock:
-            self._known.update(verdicts)
+            self._known.update(replies)
             while len(self._known) > self._size:
                 self._known.popitem(last=False)
 
 
-_VERDICTS = _Verdicts(1 << 15)
+_REPLIES = _Replies(1 << 15)
 
 
 class _Asker:
-    """What has been said so far; a query without a verdict is gathered, and False meanwhile."""
+    """What has been said so far; a query without a reply is gathered, and None meanwhile.
+
+    Attributes:
+        undecided: whether a query was met for which sympy has no reply; reset by its reader.
+    """
 
     def __init__(self):
         self.open: dict[_Query, None] = {}
-        self._said: dict[_Query, bool] = {}
+        self.undecided = False
+        self._said: dict[_Query, Any] = {}
 
-    def __call__(self, query: _Query) -> bool:
-        verdict = self._said.get(query)
-        if verdict is None:
-            verdict = _VERDICTS.get(query)
-        if verdict is None:
+    def __call__(self, query: _Query) -> Any:
+        reply = self._said.get(query, _UNSAID)
+        if reply is _UNSAID:
+            reply = _REPLIES.get(query)
+        if reply is _UNSAID:
             self.open[query] = None
-            return False
-        self._said[query] = verdict
-        return verdict
+            return None
+        self._said[query] = reply
+        self.undecided |= reply is None
+        return reply
 
     def settle(self) -> None:
         """Puts all open queries to the workers."""
         questions = [
-            {"kind": kind, "left": _encoded(left), "right": _encoded(right)}
+            {"kind": "value", "left": left}
+            if kind == "value"
+            else {"kind": kind, "left": encode(left), "right": encode(right)}
             for kind, left, right in self.open
         ]
-        verdicts = dict(zip(self.open, map(bool, pool.shared().ask(questions))))
-        self._said |= verdicts
-        _VERDICTS.update(verdicts)
+        replies = dict(zip(self.open, pool.shared().ask(questions)))
+        replies |= {q: _decoded(reply) for q, reply in replies.items() if q[0] == "value"}
+        self._said |= replies
+        _REPLIES.update(replies)
         self.open = {}
 
 
-def _resolved(decide: Callable[[_Ask], _Result]) -> _Result:
+def _resolved(decide: Callable[[_Asker], _Result]) -> _Result:
     """Repeats a decision until nothing that it asks is open; its queries are put all at once."""
     ask = _Asker()
     while True:
@@ -295,12 +314,8 @@ def _resolved(decide: Callable[[_Ask], _Result]) -> _Result:
         ask.settle()
 
 
-def _encoded(node: Iterable | Fraction | str) -> Any:
-    """An expression as lists and strings, for `worker`."""
-    if isinstance(node, Fraction):
-        return ["num", str(node)]
-    if isinstance(node, tuple):
-        if node[0] == "latex":
-            return list(node)
-        return [node[0], *map(_encoded, node[1:])]
-    return node
+def _decoded(tree: Any) -> Node | None:
+    try:
+        return None if tree is None else decode(tree)
+    except (Undefined, RecursionError):
+        return None

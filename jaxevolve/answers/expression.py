@@ -144,10 +144,10 @@ class Reader:
             if upper.text.isdigit() and lower.kind == "num" and lower.text.isdigit():
                 self._position += 4
                 return self._proper(whole.text, upper.text, lower.text) or self._back(start)
-        ahead = " ".join(self._peek(i).text for i in range(2, 8))
-        if upper.kind == "cmd" and upper.text[1:] in FRACTIONS and _LITERALS.match(ahead):
+        if upper.kind == "cmd" and upper.text[1:] in FRACTIONS:
+            ahead = " ".join(self._peek(i).text for i in range(2, 8))
             self._position += 1
-            fraction = self._atom()
+            fraction = self._atom() if _LITERALS.match(ahead) else None
             if isinstance(fraction, Fraction) and 0 < fraction < 1:
                 return int(whole.text) + fraction
         return self._back(start)
@@ -200,6 +200,8 @@ class Reader:
     def _degree(self) -> bool:
         if self._take("°", "\\degree"):
             return True
+        if self._peek().text != "^":
+            return False
         ahead = [self._peek(i).text for i in range(4)]
         for pattern in (["^", "\\circ"], ["^", "{", "\\circ", "}"], ["^", "°"]):
             if ahead[: len(pattern)] == pattern:

@@ -64,6 +64,12 @@ def _unwrap(answer: str | None) -> str | None:
     return answer if answer and _NOTHING.sub("", answer) else None
 
 
+def is_marked(text: str) -> bool:
+    r"""Tells whether a text marks its answer, by an <answer> scope or a box."""
+    scope = "<answer>" in text and text.find("<answer>") < text.rfind("</answer>")
+    return scope or bool(boxes(text))
+
+
 def extract(text: str, *, final_line: bool = False) -> str | None:
     r"""Extracts the answer of a response.
 

@@ -97,7 +97,7 @@ class Equation:
     """Left = right.
 
     `name` is set where one side is a bare name, and `value` is then the other side. `node` is left
-    minus right, where both can be read as expressions.
+    minus right, scaled by `monic`, where both can be read as expressions.
     """
 
     name: str | None

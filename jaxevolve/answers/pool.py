@@ -1,16 +1,19 @@
 """Runs the algebra that could hang or eat memory in processes that may be killed.
 
-Each worker is a process group of its own, started from a file that imports no jax, limited in
-memory by the kernel (on Linux) and in time by us. Questions are handed out by one event loop, so
-that any thread may ask. The pool starts with the first question and ends with the interpreter.
+Every worker is a process group of its own, limited in memory by the kernel (on Linux) and in time
+by us. Questions are handed out by one event loop, so that any thread may ask. The pool starts with
+the first question and ends with the interpreter.
 """
 
 import atexit
+import contextlib
 import json
 import logging
 import os
 import selectors
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -23,11 +26,13 @@ from typing import Any
 
 SECONDS = 2.0
 MEMORY_MB = 200
-WORKERS = 4
+WORKERS = 8
 _START_SECONDS = 120.0
 _TASKS_A_WORKER = 8
-_PATIENCE = 0.25
+_PATIENCE = 0.1
+_IDLE = 2
 _LONGEST = 100_000
+_COMMAND = struct.Struct("!ci")
 _LOG = logging.getLogger(__name__)
 
 
@@ -35,46 +40,132 @@ class GraderError(RuntimeError):
     """No worker can be started, so no answer can be graded."""
 
 
-class _Worker:
-    """A worker process: starting until it says so, then idle or at work until its deadline."""
+class _Nursery:
+    """The process that has loaded sympy and forks the workers."""
 
     def __init__(self, seconds: float, memory_mb: int):
-        self.seconds = seconds
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
+        self._control, theirs = socket.socketpair()
         script = str(Path(__file__).with_name("worker.py"))
         # -P: the folder of the script is no place to import from.
-        command = [sys.executable, "-P", script, str(seconds), str(memory_mb)]
+        limits = [str(seconds), str(memory_mb), str(theirs.fileno())]
+        command = [sys.executable, "-P", script, *limits]
         try:
-            self.process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self.log,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
         except OSError as error:
             raise GraderError(f"cannot start {' '.join(command)}: {error}") from error
-        self.ready = False
+        finally:
+            theirs.close()
+        self._control.settimeout(_START_SECONDS)
+        try:
+            self._receive()
+        except GraderError:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not been ended from outside."""
+        return self._process.poll() is None
+
+    def fork(self, connection: socket.socket) -> int:
+        """Forks a worker that serves a connection; its process id."""
+        self._send(b"f", 0, connection)
+        return self._receive()
+
+    def end(self, worker: int) -> None:
+        """Kills a worker's process group, and waits for its end."""
+        self._send(b"k", worker)
+        self._receive()
+
+    def close(self) -> None:
+        """Ends it with its workers."""
+        self._control.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._log.close()
+
+    def forget(self) -> None:
+        """Lets go of it in a forked child, whose own it is not."""
+        self._control.close()
+
+    def _send(self, command: bytes, number: int, connection: socket.socket | None = None) -> None:
+        files = [] if connection is None else [connection.fileno()]
+        try:
+            socket.send_fds(self._control, [_COMMAND.pack(command, number)], files)
+        except OSError as error:
+            raise GraderError(f"the process of the answer workers is gone: {error}") from error
+
+    def _receive(self) -> int:
+        try:
+            message = self._control.recv(_COMMAND.size, socket.MSG_WAITALL)
+        except TimeoutError:
+            raise GraderError(
+                f"the process of the answer workers was silent for {_START_SECONDS:.0f} s"
+            ) from None
+        except OSError:
+            message = b""
+        if len(message) < _COMMAND.size:
+            self._log.seek(0)
+            complaint = self._log.read().decode(errors="replace").strip()[-2000:]
+            raise GraderError(f"the process of the answer workers died: {complaint}")
+        return _COMMAND.unpack(message)[1]
+
+
+class _Worker:
+    """A worker process: idle, or at work until its deadline."""
+
+    def __init__(self, nursery: _Nursery, seconds: float):
+        self._seconds = seconds
+        self.connection, theirs = socket.socketpair()
+        with theirs:
+            self.pid = nursery.fork(theirs)
         self.task: int | None = None
-        self.deadline = time.monotonic() + _START_SECONDS
+        self.deadline = 0.0
         self._received = b""
 
     def ask(self, task: int, question: str) -> None:
         self.task = task
-        self.deadline = time.monotonic() + self.seconds
+        self.deadline = time.monotonic() + self._seconds
         try:
-            self.process.stdin.write(question.encode() + b"\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
+            self.connection.sendall(question.encode() + b"\n")
+        except OSError:
             self.deadline = time.monotonic()  # it died while idle
 
-    def stuck(self, now: float) -> bool:
+    def is_gone(self) -> bool:
+        """Whether it has been ended from outside while idle."""
+        try:
+            return not self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def is_stuck(self, now: float) -> bool:
         """Whether it has been at its task for longer than ordinary algebra takes."""
-        return self.task is not None and now > self.deadline - self.seconds + _PATIENCE
+        return self.task is not None and now > self.deadline - self._seconds + _PATIENCE
 
     def receive(self) -> str | None:
         """What has arrived: a line, "" for not yet a whole one, None for the end."""
-        piece = os.read(self.process.stdout.fileno(), 1 << 16)
+        try:
+            piece = self.connection.recv(1 << 16)
+        except OSError:
+            piece = b""
         self._received += piece
         line, newline, rest = self._received.partition(b"\n")
         if not newline:
@@ -82,26 +173,12 @@ class _Worker:
         self._received = rest
         return line.decode()
 
-    def kill(self) -> None:
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            self.process.kill()
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait()
-        self.log.close()
-
-    def complaint(self) -> str:
-        self.log.seek(0)
-        return self.log.read().decode(errors="replace").strip()[-2000:]
-
 
 class Pool:
     """Worker processes that answer the questions of `worker`.
 
     Args:
-        workers: how many at most; one is started for every few questions that wait.
+        workers: how many at most; there are as many as cores, and one more for each that is stuck.
         seconds: wall time a question may take.
         memory_mb: memory that a worker may take beyond what it starts with.
     """
@@ -112,90 +189,117 @@ class Pool:
         self._limit = workers
         self._seconds = seconds
         self._memory_mb = memory_mb
+        self._nursery: _Nursery | None = None
         self._workers: list[_Worker] = []
         self._lock = threading.Lock()
 
-    def ask(self, questions: Sequence[dict[str, Any]]) -> list[bool | None]:
+    def ask(self, questions: Sequence[dict[str, Any]]) -> list[Any]:
         """Answers questions, in their order.
 
         Returns:
-            A verdict each; None where sympy had none, or hit a limit.
+            A reply each; None where sympy had none, or hit a limit.
 
         Raises:
             GraderError: no worker could be started.
         """
-        verdicts: list[bool | None] = [None] * len(questions)
+        replies: list[Any] = [None] * len(questions)
         encoded = [json.dumps(question) for question in questions]
         waiting = deque(i for i, text in enumerate(encoded) if len(text) <= _LONGEST)
         with self._lock:
-            for worker in [w for w in self._workers if w.process.poll() is not None]:
-                self._drop(worker)  # it was ended from outside while idle
             try:
+                self._clear()
                 while waiting or any(worker.task is not None for worker in self._workers):
                     self._start(len(waiting))
                     for worker in self._workers:
-                        if waiting and worker.ready and worker.task is None:
+                        if waiting and worker.task is None:
                             task = waiting.popleft()
                             worker.ask(task, encoded[task])
-                    self._wait(verdicts, encoded)
-            finally:
-                for worker in [w for w in self._workers if w.task is not None or not w.ready]:
+                    self._wait(replies, encoded)
+                for worker in self._workers[_IDLE:]:
                     self._drop(worker)
-        return verdicts
+            except BaseException:  # an interrupt too: what is at work has no one to answer to
+                self._end()
+                raise
+        return replies
+
+    def processes(self) -> list[int]:
+        """The ids of the processes that live now."""
+        first = [] if self._nursery is None else [self._nursery.pid]
+        return first + [worker.pid for worker in self._workers]
 
     def close(self) -> None:
-        """Ends all workers."""
+        """Ends all processes."""
         with self._lock:
-            for worker in list(self._workers):
-                self._drop(worker)
+            self._end()
+
+    def forget(self) -> None:
+        """Lets go of all processes in a forked child."""
+        for worker in self._workers:
+            worker.connection.close()
+        if self._nursery is not None:
+            self._nursery.forget()
+
+    def _clear(self) -> None:
+        """Drops what has been ended from outside since the last questions."""
+        if self._nursery is not None and not self._nursery.alive:
+            self._end()
+        for worker in [worker for worker in self._workers if worker.is_gone()]:
+            self._drop(worker)
+
+    def _end(self) -> None:
+        for worker in self._workers:
+            worker.connection.close()
+            if not self._nursery.alive:  # or else it ends them itself
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker.pid, signal.SIGKILL)
+        self._workers = []
+        if self._nursery is not None:
+            self._nursery.close()
+        self._nursery = None
 
     def _start(self, waiting: int) -> None:
-        """Starts workers for what waits: by its number, and where all at work seem stuck."""
-        free = sum(worker.task is None for worker in self._workers)
-        wanted = -(-waiting // _TASKS_A_WORKER) - free
+        """Starts workers for what waits, and in the place of those that seem stuck."""
         now = time.monotonic()
-        if waiting and not free and all(w.stuck(now) for w in self._workers):
-            wanted = max(wanted, 1)
-        for _ in range(min(wanted, self._limit - len(self._workers))):
-            self._workers.append(_Worker(self._seconds, self._memory_mb))
+        stuck = sum(worker.is_stuck(now) for worker in self._workers)
+        wanted = min(-(-waiting // _TASKS_A_WORKER), os.cpu_count() or 1) + stuck
+        if not waiting or len(self._workers) >= min(wanted, self._limit):
+            return
+        if self._nursery is None:
+            self._nursery = _Nursery(self._seconds, self._memory_mb)
+        while len(self._workers) < min(wanted, self._limit):
+            self._workers.append(_Worker(self._nursery, self._seconds))
 
     def _drop(self, worker: _Worker) -> None:
         self._workers.remove(worker)
-        worker.kill()
+        worker.connection.close()
+        self._nursery.end(worker.pid)
 
-    def _wait(self, verdicts: list[bool | None], questions: list[str]) -> None:
+    def _wait(self, replies: list[Any], questions: list[str]) -> None:
         """Waits until a worker says something or is out of time."""
-        busy = [w for w in self._workers if w.task is not None or not w.ready]
+        busy = [worker for worker in self._workers if worker.task is not None]
         with selectors.DefaultSelector() as selector:
             for worker in busy:
-                selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+                selector.register(worker.connection, selectors.EVENT_READ, worker)
             left = min(worker.deadline for worker in busy) - time.monotonic()
             events = selector.select(min(max(left, 0), _PATIENCE))
         for key, _ in events:
             worker = key.data
             line = worker.receive()
-            if line is None and not worker.ready:
-                raise GraderError(f"an answer worker died at its start: {worker.complaint()}")
             if line is None:
                 self._give_up(worker, questions, "ended its worker")
-            elif line and not worker.ready:
-                worker.ready = True
             elif line:
                 reply = json.loads(line)
-                verdicts[worker.task] = reply["verdict"]
+                replies[worker.task] = reply["reply"]
                 worker.task = None
                 if reply["recycle"]:
                     self._drop(worker)
         now = time.monotonic()
         for worker in [w for w in busy if w in self._workers and w.deadline <= now]:
-            if not worker.ready:
-                raise GraderError(f"an answer worker took over {_START_SECONDS:.0f} s to start")
             if worker.task is not None:
                 self._give_up(worker, questions, f"took over {self._seconds:g} s")
 
     def _give_up(self, worker: _Worker, questions: list[str], reason: str) -> None:
-        if worker.task is not None:
-            _LOG.warning("a comparison %s: %.200s", reason, questions[worker.task])
+        _LOG.warning("a comparison %s: %.200s", reason, questions[worker.task])
         self._drop(worker)
 
 
@@ -216,6 +320,8 @@ def shared() -> Pool:
 def _forget() -> None:
     """A forked child must not talk to its parent's workers."""
     global _pool, _starting
+    if _pool is not None:
+        _pool.forget()
     _pool, _starting = None, threading.Lock()
 
 

@@ -6,6 +6,7 @@ Policies, each of them a choice:
 - (a, b) is a pair or an open interval, [a, b] a list or a closed one, as the other answer needs.
 - x = 17 may stand for 17; x = 3 or x = -2, and x = 3, -2, for the list.
 - a \pm b is the list of both. 3:4 is 3/4.
+- A sentence that ends with a value ("The area is 40 cm", "a total of 4/5") is that value.
 - What cannot be read is compared as words, small and capital letters alike.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
-from jaxevolve.answers.algebra import Node, Undefined, add, divide, mul, symbols
+from jaxevolve.answers.algebra import Node, Undefined, add, divide, monic, mul, symbols
 from jaxevolve.answers.expression import Reader
 from jaxevolve.answers.extraction import extract
 from jaxevolve.answers.forms import (
@@ -36,7 +37,14 @@ from jaxevolve.answers.regions import (
     intersection,
     union,
 )
-from jaxevolve.answers.tokens import MAX_CHARACTERS, Token, Unreadable, clean, tokenize
+from jaxevolve.answers.tokens import (
+    MAX_CHARACTERS,
+    Token,
+    Unreadable,
+    clean,
+    tokenize,
+    without_prose,
+)
 from jaxevolve.answers.units import take_currency, take_unit
 from jaxevolve.answers.vocabulary import is_known_word, is_name
 
@@ -47,17 +55,16 @@ _MATRIX = re.compile(
     r"\\end\{(?P=kind)\}\s*[\])]?",
     re.DOTALL,
 )
-_COMMANDS = re.compile(r"\\[A-Za-z]+")
 _TEXT_COMMANDS = re.compile(r"\\(?:text|mbox|mathrm|textbf)(?![A-Za-z])|[{}]")
-# What math-verify understands beyond this reader; in prose it would pick out a part.
-_FORMULA = re.compile(r"\\(?:i{0,2}int|sum|prod|lim)(?![A-Za-z])")
-_PROSE = re.compile(r"[^\W\d_]{3,}")
+# What math-verify understands beyond this reader.
+_BEYOND = frozenset({"\\int", "\\iint", "\\iiint", "\\sum", "\\prod", "\\lim"})
 _ORDERS = {
     "<": "<", ">": ">", "\\lt": "<", "\\gt": ">", "<=": "<=", ">=": ">=", "\\le": "<=",
     "\\leq": "<=", "\\leqslant": "<=", "\\ge": ">=", "\\geq": ">=", "\\geqslant": ">=",
     "!=": "!=", "\\ne": "!=", "\\neq": "!=",
 }  # fmt: skip
-_EQUALS = ("=", "==", "\\approx", "\\equiv")
+_EQUALS = frozenset({"=", "==", "\\approx", "\\equiv"})
+_COLONS = frozenset({":", "\\colon"})
 _OPENING = {"(": ")", "[": "]", "\\{": "\\}"}
 _MINUS_ONE = Fraction(-1)
 
@@ -95,8 +102,8 @@ def _read(text: str) -> Form | None:
             return Text(_folded(plain))
         return _statement(tokens)
     except (Unreadable, Undefined, RecursionError):
-        if _FORMULA.search(plain) and not _PROSE.search(_COMMANDS.sub(" ", plain)):
-            return Formula(" ".join(plain.split()))
+        if (value := without_prose(plain)) and not isinstance(form := _read(value), Text):
+            return form
         return Text(_folded(_TEXT_COMMANDS.sub(" ", plain)))
 
 
@@ -214,30 +221,32 @@ def _single(tokens: list[Token]) -> Form:
     """Reads an answer without a list at its outermost level."""
     if not tokens:
         raise Unreadable("nothing")
-    parts = _split(tokens, lambda t: t.text == "\\in")
+    texts = {token.text for token in tokens}
+    parts = _split(tokens, lambda t: t.text == "\\in") if "\\in" in texts else []
     if len(parts) == 2 and is_name(parts[0]):
         name = "".join(t.text for t in parts[0])
         within = _single(parts[1])
         if isinstance(within, Sequence) and within.kind == "set":
             return Equation(name, within, None)
         return Region(_region(within).intervals, name)
-    parts = _split(tokens, lambda t: t.text == "\\cup" or (t.text == "U" and t.spaced))
+    if texts & {"\\cup", "U"}:
+        parts = _split(tokens, lambda t: t.text == "\\cup" or (t.text == "U" and t.spaced))
     if len(parts) > 1:
         return union([_region(_single(part)) for part in parts])
     if [t.text for t in tokens] in (["\\mathbb", "{", "R", "}"], ["\\mathbb", "R"], ["\\R"]):
         return Region((Interval(MINUS_INFINITY, INFINITY, False, False),))
-    parts = _split(tokens, lambda t: t.text in _ORDERS)
+    parts = _split(tokens, lambda t: t.text in _ORDERS) if texts & _ORDERS.keys() else []
     if len(parts) > 1:
         signs = [_ORDERS[t.text] for t in tokens if t.text in _ORDERS]
         if len(signs) != len(parts) - 1:
             raise Unreadable("an inequality within brackets")
         return inequality([_node(part) for part in parts], signs)
-    parts = _split(tokens, lambda t: t.text in _EQUALS)
+    parts = _split(tokens, lambda t: t.text in _EQUALS) if texts & _EQUALS else []
     if len(parts) > 1:
         return _equation(parts)
     if tokens[0].text in (*_OPENING, "]") and (form := _bracketed(tokens)):
         return form
-    parts = _split(tokens, lambda t: t.text in (":", "\\colon"))
+    parts = _split(tokens, lambda t: t.text in _COLONS) if texts & _COLONS else []
     if len(parts) > 1:
         return _ratio([_node(part) for part in parts])
     return _value(tokens)
@@ -287,7 +296,7 @@ def _equation(sides: list[list[Token]]) -> Form:
         left, right = right, left
     name = "".join(t.text for t in left if t.text not in "{}") if is_name(left) else None
     try:
-        node = add(_node(left), mul(_MINUS_ONE, _node(right)))
+        node = monic(add(_node(left), mul(_MINUS_ONE, _node(right))))
     except (Unreadable, Undefined):
         if name is None:
             raise
@@ -325,11 +334,21 @@ def _value(tokens: list[Token]) -> Form:
         return Text("...")
     if len(tokens) == 1 and tokens[0].text in ("\\emptyset", "\\varnothing"):
         return Sequence("set", ())
+    if any(token.text in _BEYOND for token in tokens):
+        if any(token.kind == "text" or _is_prose(token) for token in tokens):
+            raise Unreadable("words in a formula")
+        return Formula(" ".join(token.text for token in tokens))
     tokens, currency = take_currency(tokens)
     tokens, unit, multiplier = take_unit(tokens)
     reader = Reader(tokens)
-    node = mul(multiplier, reader.read())
+    node = reader.read()
+    if multiplier != 1:
+        node = mul(multiplier, node)
     return Value(node, currency or unit or ("deg" if reader.degrees else None))
+
+
+def _is_prose(token: Token) -> bool:
+    return token.kind in ("word", "name") and len(token.text) > 2 and not is_known_word(token.text)
 
 
 def _region(form: Form) -> Region:

@@ -65,6 +65,18 @@ _LEAD = re.compile(
     r"(?:answer|result)\s*(?:is|:|=)\s*:?|(?:故|所以)?答案(?:是|为)?\s*:?|(?:about|around|approximately|roughly)\s|\\approx(?![A-Za-z])|=(?!=)|\\therefore(?![A-Za-z])",
     re.IGNORECASE,
 )
+_COPULA = re.compile(
+    r"\b(?:is|are|was|were|equals|equal to|be|has|have|there (?:is|are)|"
+    r"an? (?:total|area|volume|length|width|height|radius|diameter|perimeter|circumference|"
+    r"distance|speed|value|measure|probability|slope|mean|average|cost|price|profit|weight|mass|"
+    r"number|angle|sum) of)\s|[:=]|[是为]|等于",
+    re.IGNORECASE,
+)
+_UNLIKE = re.compile(
+    r"\b(?:not|no|never|neither|nor|less|fewer|more|greater|least|most|over|under|below|above|than|"
+    r"between|before|after|except|nearly|half|twice)\b|n't\b|不|非|[小大]于",
+    re.IGNORECASE,
+)
 _TEXT = "text|mbox|hbox|textbf|textit|textrm|textnormal|textsf|texttt|emph"
 _NAME = "mathrm|mathbf|mathit|mathsf|mathtt|boldsymbol|bm|operatorname\\*?|rm|bf|it"
 _TOKEN = re.compile(
@@ -98,6 +110,20 @@ def clean(text: str) -> str:
         return re.sub(r"\s", "", text)
     text = _TIMES_TEN.sub(r"\\times ", text)
     return _GROUPED_BY_SPACE.sub(lambda m: m[0].replace(" ", ""), text)
+
+
+def without_prose(text: str) -> str | None:
+    """What a sentence says of what it names: "The area is 40" gives "40"; None for other texts.
+
+    What stands before has to be words alone, none of them a negation or a comparison.
+    """
+    for copula in reversed(list(_COPULA.finditer(text))):
+        lead = text[: copula.end()].rstrip(" :=")
+        words = re.findall(r"[^\W\d_]+", lead)
+        prose = not re.search(r"[^\w\s,:'$-]|[\d_]", lead) and not _UNLIKE.search(lead)
+        if prose and any(len(word) > 2 or not word.isascii() for word in words):
+            return text[copula.end() :].strip() or None
+    return None
 
 
 def _vulgar_fraction(match: re.Match) -> str:

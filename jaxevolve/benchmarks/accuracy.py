@@ -1,5 +1,6 @@
 """How often is a policy right: greedily, on average, by vote, and by any of n samples?"""
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
+from jaxevolve.answers.choices import options_for
 from jaxevolve.answers.grading import grade
 from jaxevolve.data.pipeline import eval_batches
 from jaxevolve.data.sources import Rows
@@ -16,6 +18,7 @@ from jaxevolve.policy import Policy, Samples
 from jaxevolve.rewards import unanimous, vote
 
 BATCH = 128  # questions sampled at a time
+_LOG = logging.getLogger(__name__)
 CONFIDENT = 7 / 8  # share of the samples that must agree to call an answer confident
 
 
@@ -30,6 +33,7 @@ class Outcome:
         stopped: bool[Q, n], whether a sample ended by itself.
         entropy: f32[Q], mean -log p of a sampled token: an unbiased estimate of its entropy.
         tokens: all tokens sampled.
+        excluded: how many more questions were asked whose label is broken.
     """
 
     greedy: np.ndarray
@@ -38,6 +42,7 @@ class Outcome:
     stopped: np.ndarray
     entropy: np.ndarray
     tokens: int
+    excluded: int = 0
 
 
 def evaluate(
@@ -86,15 +91,21 @@ def evaluate(
             prompts, n=n, temperature=temperature, max_tokens=max_tokens, seed=seed
         )
         texts = [g + s for g, s in zip(greedy.texts, samples.texts)][:wanted]
-        graded = grade(texts, [row["answer"] for row in batch])
+        options = [options_for(row["question"], row.get("choices")) for row in batch]
+        graded = grade(texts, [row["answer"] for row in batch], options=options)
+        kept = graded.labeled
+        for row, fault in zip(batch, graded.faults):
+            if fault is not None:
+                _LOG.warning("question %s is excluded: %s (%r)", row["id"], fault, row["answer"])
         parts.append(
             Outcome(
-                greedy=graded.correct[:, 0],
-                correct=graded.correct[:, 1:],
-                classes=graded.classes[:, 1:],
-                stopped=samples.stopped[:wanted],
-                entropy=token_entropy(samples)[:wanted],
+                greedy=graded.correct[kept, 0],
+                correct=graded.correct[kept, 1:],
+                classes=graded.classes[kept, 1:],
+                stopped=samples.stopped[:wanted][kept],
+                entropy=token_entropy(samples)[:wanted][kept],
                 tokens=int(greedy.lengths[:wanted].sum() + samples.lengths[:wanted].sum()),
+                excluded=int((~kept).sum()),
             )
         )
         records += [
@@ -108,7 +119,10 @@ def evaluate(
                 "correct": right[1:].tolist(),
                 "greedy_correct": bool(right[0]),
             }
-            for row, text, answers, right in zip(batch, texts, graded.answers, graded.correct)
+            for row, text, answers, right, use in zip(
+                batch, texts, graded.answers, graded.correct, kept
+            )
+            if use
         ]
     return join(parts), records
 
@@ -116,8 +130,8 @@ def evaluate(
 def join(parts: Sequence[Outcome]) -> Outcome:
     """One outcome of several batches."""
     fields = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
-    tokens = sum(fields.pop("tokens"))
-    return Outcome(tokens=tokens, **{name: np.concatenate(x) for name, x in fields.items()})
+    sums = {name: sum(fields.pop(name)) for name in ("tokens", "excluded")}
+    return Outcome(**sums, **{name: np.concatenate(x) for name, x in fields.items()})
 
 
 def token_entropy(samples: Samples) -> np.ndarray:
@@ -126,8 +140,11 @@ def token_entropy(samples: Samples) -> np.ndarray:
 
 
 def summary(outcome: Outcome, families: Sequence[str | None]) -> dict[str, Any]:
-    """Shares of 1 over all questions, and under "family" over those of each family."""
-    result = shares(outcome)
+    """Shares of 1 over all questions that count, and under "family" over those of each family.
+
+    "excluded" is the number of questions that do not count, since their label is broken.
+    """
+    result = {**shares(outcome), "excluded": outcome.excluded}
     names = sorted({name for name in families if name})
     if names:
         chosen = {name: np.array([f == name for f in families]) for name in names}
@@ -137,8 +154,8 @@ def summary(outcome: Outcome, families: Sequence[str | None]) -> dict[str, Any]:
 
 def select(outcome: Outcome, mask: np.ndarray) -> Outcome:
     """The questions of a mask."""
-    fields = {k: v for k, v in vars(outcome).items() if k != "tokens"}
-    return Outcome(tokens=0, **jax.tree.map(lambda x: x[mask], fields))
+    fields = {k: v for k, v in vars(outcome).items() if k not in ("tokens", "excluded")}
+    return Outcome(tokens=0, excluded=0, **jax.tree.map(lambda x: x[mask], fields))
 
 
 def shares(outcome: Outcome) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
+from jaxevolve.answers import label_fault, options_for
 from jaxevolve.data.sources import Row, Rows, Subset, is_generated, load_rows
 from jaxevolve.hf.images import BadImage, open_image
 from jaxevolve.hf.processor import Processor
@@ -26,7 +27,8 @@ class Problem(NamedTuple):
     Attributes:
         index: the row's place in its source.
         id: the row's id.
-        kind: "image", "overlong", "question", "label" or "placeholders".
+        kind: "image", "overlong", "question", "label", "broken label" or
+            "placeholders".
         reason: one sentence.
     """
 
@@ -50,7 +52,8 @@ def open_data(
         path: as for `load_rows`.
         data: config.data: the keys of columns, overlong, strict, max_prompt_tokens, instruction.
         processor: of the model that will read the rows.
-        labels: whether a row without an answer is of no use.
+        labels: whether a row is of no use without an answer, or with one that nothing can be
+            compared with.
         listing: a JSONL file for the rows left out, one object each; written where there are any.
 
     Returns:
@@ -114,7 +117,8 @@ def find_problems(
         processor: of the model that will read them.
         max_prompt_tokens: limit of a prompt, image tokens counted.
         instruction: text added to every question.
-        labels: whether a row without an answer is of no use.
+        labels: whether a row is of no use without an answer, or with one that nothing can be
+            compared with.
         threads: rows looked at at a time.
 
     Returns:
@@ -135,7 +139,8 @@ def refuse(problems: Sequence[Problem], path: str, *, overlong: str, strict: boo
 
     A number of `<image>` marks that differs from the number of images is a mistake in the making of
     the data, and is always refused. Broken images, empty questions and missing labels are refused
-    where `strict`, prompts that are too long where `overlong` is "refuse".
+    where `strict`, prompts that are too long where `overlong` is "refuse". A label that is there
+    and broken never is.
 
     Raises:
         UserError: names the first rows and tells how many there are.
@@ -164,6 +169,9 @@ def _problem(
         return "question", f"{name} has no question"
     if labels and row["answer"] is None:
         return "label", f"{name} has no answer"
+    options = options_for(row["question"], row.get("choices"))
+    if labels and (fault := label_fault(row["answer"], options)):
+        return "broken label", f"{name}: {fault} ({row['answer'][:60]!r})"
     for number, image in enumerate(images_of(row), 1):
         try:
             open_image(image)

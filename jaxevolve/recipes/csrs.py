@@ -15,6 +15,7 @@ import numpy as np
 from flax import struct
 from ml_collections import ConfigDict
 
+from jaxevolve.answers.choices import options_for
 from jaxevolve.answers.grading import Graded, grade
 from jaxevolve.learner import Experience
 from jaxevolve.models.inputs import Prompts
@@ -98,7 +99,8 @@ def collect(
         again = continued_texts(policy, maternal, retraced)
         golds = [row.get("answer") for row in rows]
         both = [own + more for own, more in zip(texts, again)]
-        graded = grade(both, golds, config.reward.equality)
+        options = [options_for(row["question"], row.get("choices")) for row in rows]
+        graded = grade(both, golds, config.reward.equality, options)
     group = config.rollout.n
     classes = graded.classes[:, :group]
     reclasses = graded.classes[:, group:].reshape(*classes.shape, -1)
@@ -106,6 +108,9 @@ def collect(
     if config.retrace.train and config.retrace.m:
         trained, starts, order = with_reinferences(maternal, retraced)
     rewards = reward(classes, reclasses, graded, both, order, config)
+    # A label that is broken excludes its question; without labels all questions count.
+    counted = graded.labeled if config.reward.kind == "label" else np.ones(len(rows), bool)
+    valid = np.broadcast_to(counted[:, None], rewards.shape)
 
     with timer("score"):
         longest = bucket(int(trained.lengths.max()))
@@ -115,7 +120,7 @@ def collect(
         old, entropy = score(policy.params, *placed)
         ref = score(reference, *placed)[0] if reference is not None else None
         old, entropy, ref = jax.tree.map(np.asarray, (old, entropy, ref))
-    advantages = np.asarray(group_advantage(rewards, config.grpo.advantage))
+    advantages = np.asarray(group_advantage(rewards, config.grpo.advantage, valid))
     experience = Experience(prompts, tokens, trained.lengths, advantages, old, ref, starts)
 
     # From here on maternal responses alone are told of.
@@ -124,8 +129,8 @@ def collect(
     mask = np.asarray(response_mask(maternal.lengths, tokens.shape[-1]))
     gap = np.abs(old - maternal.logprobs[..., : tokens.shape[-1]])
     metrics = {
-        "reward/mean": rewards.mean(),
-        "reward/std": rewards.std(),
+        "reward/mean": rewards[counted].mean() if counted.any() else 0.0,
+        "reward/std": rewards[counted].std() if counted.any() else 0.0,
         "advantage/zero_groups": np.asarray(uninformative_groups(rewards)).mean(),
         "policy/entropy": entropy[mask].mean(),
         "rollout/length": maternal.lengths.mean(),
@@ -331,8 +336,9 @@ def agreement(classes: np.ndarray, reclasses: np.ndarray) -> float:
 def label_metrics(graded: Graded, group: int) -> dict[str, float]:
     """How right the maternal answers and their vote are, where the data has labels."""
     labeled = graded.labeled
+    excluded = sum(fault is not None for fault in graded.faults)
     if not labeled.any():
-        return {}
+        return {"label/excluded": excluded} if excluded else {}
     classes, correct = graded.classes[labeled, :group], graded.correct[labeled, :group]
     winner, _ = vote(classes)
     of_winner = (correct & (classes == winner[:, None])).any(-1)
@@ -340,4 +346,5 @@ def label_metrics(graded: Graded, group: int) -> dict[str, float]:
         "label/accuracy": correct.mean(),
         "label/vote_accuracy": of_winner.mean(),
         "label/pass_at_n": correct.any(-1).mean(),
+        "label/excluded": excluded,
     }

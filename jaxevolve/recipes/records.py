@@ -53,6 +53,7 @@ def samples(
                 "kept": common(texts[p][g], decode(maternal.tokens[p, g, : anchor[p, g]])),
                 "reinference": again[g].tolist(),
                 "correct": bool(graded.correct[p, g]) if graded.labeled[p] else None,
+                "reason": graded.verdicts[p][g].reason if graded.verdicts[p] else None,
             }
             for g in range(group)
         ]

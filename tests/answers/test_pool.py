@@ -6,23 +6,28 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from fractions import Fraction
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
-from jaxevolve.answers import GraderError, equal_many
-from jaxevolve.answers.pool import MEMORY_MB, Pool
+from jaxevolve.answers import GraderError, classes, equal_many
+from jaxevolve.answers.algebra import add, decode, mul
+from jaxevolve.answers.equality import compare_many
+from jaxevolve.answers.pool import MEMORY_MB, SECONDS, Pool, shared
 
-NINE = ["num", "9"]
-HANGS = {"kind": "expression", "left": ["^", NINE, ["^", NINE, NINE]], "right": ["num", "7"]}
+HANGS = {"kind": "expression", "left": ["^", ["num", "9"], ["num", "30000000"]], "right": "x"}
 EQUAL = {
     "kind": "expression",
     "left": ["^", ["+", "x", ["num", "1"]], ["num", "2"]],
     "right": ["+", ["^", "x", ["num", "2"]], ["*", ["num", "2"], "x"], ["num", "1"]],
 }
 UNEQUAL = EQUAL | {"right": "x"}
-NONSENSE = {"kind": "expression", "left": ["latex", r"\frac{"], "right": ["no such", "x"]}
+NONSENSE = {"kind": "expression", "left": ["no such", "x"], "right": "x"}
+SUM = {"kind": "value", "left": r"\sum_{k=1}^{n} k"}
+# Python's own loops hang in the one, an operation on one number in the other.
+SLOW = {"kind": "value", "left": r"\sum_{k=1}^{n} \sin^{9}(k^2)"}
 PAIRS = [
     (r"\frac{7}{\sqrt{3}+1}", r"\frac{7(\sqrt3-1)}{2}"),
     ("(x-1)^2", "x^2-2x+1"),
@@ -51,13 +56,62 @@ def test_verdicts_come_in_order(pool):
     assert pool.ask([]) == []
 
 
-def test_a_question_that_hangs_is_given_up_and_its_process_ended(pool):
+def test_a_sum_comes_to_an_expression(pool):
+    tree, nothing = pool.ask([SUM, {"kind": "value", "left": r"\sum_{k=1}^{n} f(k)"}])
+    n = "n"
+    assert decode(tree) == add(mul(Fraction(1, 2), n), mul(Fraction(1, 2), n, n))
+    assert nothing is None
+
+
+def test_of_32_answers_three_that_hang_cost_no_more_than_the_limit():
+    pool = Pool()
+    try:
+        pool.ask([EQUAL])
+        questions = [EQUAL, UNEQUAL] * 16
+        questions[3], questions[4], questions[20] = HANGS, SLOW, HANGS
+        start = time.monotonic()
+        replies = pool.ask(questions)
+        assert time.monotonic() - start < SECONDS + 1  # room for a machine that does other things
+        expected = [True, False] * 16
+        expected[3] = expected[4] = expected[20] = None
+        assert replies == expected
+        assert len(pool._workers) <= 2
+    finally:
+        pool.close()
+
+
+def test_a_hopeless_formula_is_tried_once(monkeypatch):
+    asked = []
+    ask = shared().ask
+    monkeypatch.setattr(
+        shared(), "ask", lambda questions: asked.extend(questions) or ask(questions)
+    )
+    monkeypatch.setattr(shared(), "_seconds", 1.0)
+    hopeless = [r"\sum_{k=1}^{m} \cos^{9}(k^3)", r"\int_0^1 \sin(x^{x^{x}})\,dx"]
+    others = ["1", "x", "m^2", r"\sum_{k=1}^{m} 2k"]
+    assert classes([*hopeless, *others, *hopeless]).tolist() == [0, 1, 2, 3, 4, 5, 0, 1]
+    assert sorted(question["kind"] for question in asked) == ["value"] * 3
+    assert compare_many([(hopeless[0], "7"), ("m(m+1)", others[3])]) == [
+        (False, True),
+        (True, False),
+    ]
+    assert len(asked) <= 4
+
+
+def test_a_question_that_hangs_is_given_up(pool):
     pool.ask([EQUAL])
-    before = [worker.process.pid for worker in pool._workers]
     start = time.monotonic()
     assert pool.ask([HANGS]) == [None]
     assert time.monotonic() - start < 4
-    assert not any(map(_alive, before))
+    assert pool.ask([EQUAL]) == [True]
+
+
+def test_a_worker_that_does_not_give_up_by_itself_is_ended(pool):
+    pool.ask([EQUAL])
+    (worker,) = pool._workers
+    os.kill(worker.pid, signal.SIGSTOP)
+    assert pool.ask([EQUAL]) == [None]
+    assert not _alive(worker.pid)
     assert pool.ask([EQUAL]) == [True]
 
 
@@ -68,14 +122,22 @@ def test_the_others_do_not_wait_for_one_that_hangs(pool):
 def test_a_worker_that_was_killed_while_idle_costs_no_verdict(pool):
     pool.ask([EQUAL])
     for worker in pool._workers:
-        os.kill(worker.process.pid, signal.SIGKILL)
-        worker.process.wait()
+        os.kill(worker.pid, signal.SIGKILL)
+        while not worker.is_gone():
+            time.sleep(0.01)
+    assert pool.ask([EQUAL, UNEQUAL]) == [True, False]
+
+
+def test_a_pool_whose_first_process_was_killed_begins_again(pool):
+    pool.ask([EQUAL])
+    os.kill(pool._nursery._process.pid, signal.SIGKILL)
+    pool._nursery._process.wait()
     assert pool.ask([EQUAL, UNEQUAL]) == [True, False]
 
 
 def test_close_leaves_no_process(pool):
     pool.ask([EQUAL])
-    pids = [worker.process.pid for worker in pool._workers]
+    pids = [worker.pid for worker in pool._workers]
     assert pids
     pool.close()
     assert not any(map(_alive, pids))
@@ -85,7 +147,7 @@ def test_close_leaves_no_process(pool):
 def test_memory_is_limited_by_the_kernel(pool):
     pool.ask([EQUAL])
     (worker, *_) = pool._workers
-    process = Path(f"/proc/{worker.process.pid}")
+    process = Path(f"/proc/{worker.pid}")
     (line,) = [x for x in (process / "limits").read_text().splitlines() if "address space" in x]
     limit = int(line.split()[3])
     used = int((process / "statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")

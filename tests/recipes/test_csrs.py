@@ -36,7 +36,7 @@ ALWAYS = {
     *("rollout/distinct_answers", "rollout/logprob_gap", "rollout/tokens"),
     *("retrace/agreement", "retrace/tokens"),
 }
-LABELED = {"label/accuracy", "label/vote_accuracy", "label/pass_at_n"}
+LABELED = {"label/accuracy", "label/vote_accuracy", "label/pass_at_n", "label/excluded"}
 
 
 def make_config(**changes):

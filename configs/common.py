@@ -116,8 +116,9 @@ def defaults() -> ConfigDict:
                 "minibatches": 4,  # updates a step
                 # Prompts, with all their responses, that a device takes at a time; None: its share.
                 "micro_batch": placeholder(int),
-                # Recompute activations in the backward pass.
-                "remat": False,
+                # What the backward pass computes again instead of keeping: "none", all of each
+                # "layer", or all but the products with weights ("dots"). [ours]
+                "remat": "none",
                 # Keep the frozen reference in the host's memory between its uses.
                 "offload_reference": False,
             },
@@ -190,7 +191,7 @@ def released(config: ConfigDict, size: str) -> None:
     config.eval.questions = 0
     config.rollout.update(rows=512, chunk=64)
     config.grpo.micro_batch = 1
-    config.grpo.remat = True
+    config.grpo.remat = "layer"
 
 
 def pick(scale: str, scales: Mapping[str, Callable[[ConfigDict], None]]) -> ConfigDict:

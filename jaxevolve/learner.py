@@ -1,8 +1,9 @@
 """How do parameters change? Scoring and the one update that every recipe uses.
 
-Both split their batch into micro-batches inside one compiled program. A loss is a sum of terms
-whose weights were made for the whole batch, so that micro-batches add up to the same number
-however the batch is split, and on however many devices.
+Both split their batch into micro-batches inside one compiled program, and read the responses of a
+prompt packed into rows where the batch says how. A loss is a sum of terms whose weights were made
+for the whole batch, so that micro-batches add up to the same number however the batch is split,
+and on however many devices.
 """
 
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from jaxevolve.models.logprobs import token_logprobs
 from jaxevolve.models.lora import attach
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, head
 from jaxevolve.objectives import loss_weights, response_mask
+from jaxevolve.packing import Layout, pack, segments, unpack
 
 Metrics = dict[str, jax.Array]
 
@@ -50,6 +52,7 @@ class Experience:
         old_logprobs: f32[P, G, L] of the policy that sampled, computed as the update does.
         ref_logprobs: f32[P, G, L] of the frozen reference, or None without a KL term.
         starts: i32[P, G], the first token of each response that is trained on; 0 if None.
+        layout: how the responses share rows; one a row if None.
     """
 
     prompts: Prompts
@@ -59,6 +62,7 @@ class Experience:
     old_logprobs: jax.Array
     ref_logprobs: jax.Array | None
     starts: jax.Array | None = None
+    layout: Layout | None = None
 
 
 @struct.dataclass
@@ -103,9 +107,40 @@ def split(tree: Any, count: int) -> Any:
     )
 
 
+def read_responses(
+    model: Qwen2_5_VL,
+    params: Any,
+    prompts: Prompts,
+    tokens: jax.Array,
+    layout: Layout | None,
+    temperature: float,
+    remat: str = "none",
+) -> tuple[jax.Array, jax.Array]:
+    """Log-probabilities and entropies f32[P, G, L] of response tokens, in nats.
+
+    Args:
+        model: the model.
+        params: its parameters, in the type that is computed in.
+        prompts: P prompts.
+        tokens: i32[P, G, L].
+        layout: how the responses share rows, which changes no number that counts: what stands
+            after a response's end is 0 with a layout, and anything without one.
+        temperature: what logits are divided by.
+        remat: see `models.layers.run_layers`.
+    """
+    length, parts = tokens.shape[-1], None
+    if layout is not None:
+        tokens, parts = pack(layout, tokens), segments(layout, length)
+    hidden = model.apply({"params": params}, prompts, tokens, parts, remat)
+    values = token_logprobs(hidden, head(params), tokens, temperature)
+    if layout is None:
+        return values
+    return jax.tree.map(lambda x: unpack(layout, x, length), values)
+
+
 def make_score(
     model: Qwen2_5_VL, *, temperature: float, dtype: str, micro_batches: int
-) -> Callable[[Any, Prompts, jax.Array], tuple[jax.Array, jax.Array]]:
+) -> Callable[..., tuple[jax.Array, jax.Array, jax.Array | None]]:
     """Makes the scoring function.
 
     Args:
@@ -115,19 +150,29 @@ def make_score(
         micro_batches: pieces that the batch is scored in, a divisor of P.
 
     Returns:
-        Jitted (params, prompts, tokens i32[P, G, L]) -> log-probabilities and entropies
-        f32[P, G, L] of each response token, in nats.
+        Jitted (params, reference, prompts, tokens i32[P, G, L], layout=None) -> log-probabilities
+        and entropies f32[P, G, L] of each response token under the policy, in nats, and its
+        log-probabilities under the reference, or None where there is none. Every piece of the batch
+        is read by both before the next one is.
     """
 
     @jax.jit
-    def score(params: Any, prompts: Prompts, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-        params = cast(params, dtype)
+    def score(
+        params: Any,
+        reference: Any,
+        prompts: Prompts,
+        tokens: jax.Array,
+        layout: Layout | None = None,
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        params, reference = cast(params, dtype), cast(reference, dtype)
 
-        def piece(batch: tuple[Prompts, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            hidden = model.apply({"params": params}, *batch)
-            return token_logprobs(hidden, head(params), batch[1], temperature)
+        def piece(batch: Any) -> Any:
+            own = read_responses(model, params, *batch, temperature)
+            if reference is None:
+                return *own, None
+            return *own, read_responses(model, reference, *batch, temperature)[0]
 
-        results = lax.map(piece, split((prompts, tokens), micro_batches))
+        results = lax.map(piece, split((prompts, tokens, layout), micro_batches))
         return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(tokens.shape), results)
 
     return score
@@ -141,7 +186,7 @@ def make_update(
     temperature: float,
     dtype: str,
     micro_batches: int,
-    remat: bool,
+    remat: str,
     aggregation: str,
     max_tokens: int,
     lora_scale: float = 0.0,
@@ -156,7 +201,8 @@ def make_update(
         temperature: that of sampling.
         dtype: the type to compute in; parameters and optimizer state stay float32.
         micro_batches: pieces that gradients are accumulated over, a divisor of P.
-        remat: recompute activations, layer by layer, in the backward pass.
+        remat: which activations are recomputed in the backward pass, see
+            `models.layers.run_layers`.
         aggregation: "token", "sequence" or "constant", see `loss_weights`.
         max_tokens: the response limit, which "constant" divides by.
         lora_scale: of the adapters, where the state holds such.
@@ -169,32 +215,41 @@ def make_update(
         update with a loss or gradient that is not finite changes nothing and reports "skipped" 1.
     """
 
-    def piece_loss(
-        params: Any, frozen: Any, piece: tuple[Any, jax.Array]
-    ) -> tuple[jax.Array, Metrics]:
-        batch, weights = piece
-        params = assemble(params, frozen, dtype, lora_scale)
-        hidden = model.apply({"params": params}, batch.prompts, batch.tokens, remat=remat)
-        logprobs, entropy = token_logprobs(hidden, head(params), batch.tokens, temperature)
-        return loss(logprobs, entropy, weights, batch)
-
     def update(state: TrainState, batch: Any, frozen: Any = None) -> tuple[TrainState, Metrics]:
         mask = response_mask(batch.lengths, batch.tokens.shape[-1])
         if getattr(batch, "starts", None) is not None:
             mask &= jnp.arange(mask.shape[-1]) >= batch.starts[..., None]
         weights = loss_weights(mask, aggregation, max_tokens)
+        # Cast once: each piece's gradient is that of what is computed with, summed in float32.
+        trained = state.params if frozen is not None else cast(state.params, dtype)
+
+        def piece_loss(trained: Any, piece: tuple[Any, jax.Array]) -> tuple[jax.Array, Metrics]:
+            batch, weights = piece
+            params = assemble(trained, frozen, dtype, lora_scale)
+            layout = getattr(batch, "layout", None)
+            logprobs, entropy = read_responses(
+                model, params, batch.prompts, batch.tokens, layout, temperature, remat
+            )
+            return loss(logprobs, entropy, weights, batch)
+
         grad = jax.value_and_grad(piece_loss, has_aux=True)
 
         def accumulate(total: Any, piece: Any) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, grad(state.params, frozen, piece)), None
+            return jax.tree.map(
+                lambda t, x: t + x.astype(t.dtype), total, grad(trained, piece)
+            ), None
 
         pieces = split((batch, weights), micro_batches)
         one = jax.tree.map(lambda x: x[0], pieces)
-        shapes = jax.eval_shape(grad, state.params, frozen, one)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        ((value, metrics), grads), _ = lax.scan(accumulate, zeros, pieces)
+        if micro_batches == 1:
+            (value, metrics), grads = grad(trained, one)
+            grads = cast(grads, "float32")
+        else:
+            shapes = jax.eval_shape(grad, trained, one)
+            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
+            ((value, metrics), grads), _ = lax.scan(accumulate, zeros, pieces)
 
-        norm = optax.global_norm(grads)
+        norm = optax.tree.norm(grads)
         fine = jnp.isfinite(norm) & jnp.isfinite(value)
         changes, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, changes)

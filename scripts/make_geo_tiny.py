@@ -287,7 +287,7 @@ def train(model: Qwen2_5_VL, params: Any, processor: Processor, problems: Geomet
         temperature=1.0,
         dtype="float32",
         micro_batches=1,
-        remat=False,
+        remat="none",
         aggregation="token",
         max_tokens=SOLUTION,
     )

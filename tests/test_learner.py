@@ -13,6 +13,7 @@ from jaxevolve import training
 from jaxevolve.learner import Experience, TrainState, make_score, split
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.qwen2_5_vl import Config, Qwen2_5_VL, head, init_params
+from jaxevolve.packing import make_layout
 from jaxevolve.runtime import cli, mesh
 
 CONFIG = Config(
@@ -59,7 +60,7 @@ def experience(params):
         segment=empty,
     )
     lengths = rng.integers(1, L + 1, (P, G)).astype(np.int32)
-    lengths[0, 0], lengths[3, 2] = L, 1
+    lengths[0], lengths[3, 2] = [L, 5, 3], 1
     tokens = rng.integers(0, 40, (P, G, L)).astype(np.int32)
     tokens = np.where(np.arange(L) < lengths[..., None], tokens, 0)
     logprobs, _ = plain_logprobs(params, prompts, tokens)
@@ -136,6 +137,12 @@ def make_update(optimizer, micro=P, **changes):
     return training.make_functions(MODEL, optimizer, devices, micro, settings(**changes))[1]
 
 
+def packed_into_two_rows(experience):
+    layout = make_layout(experience.lengths, L)
+    assert layout.source.shape == (P, 2, L)
+    return experience.replace(layout=layout)
+
+
 def fresh(params, optimizer):
     """A state of its own: updates consume what they are given."""
     params = jax.tree.map(jnp.array, params)
@@ -155,20 +162,22 @@ def assert_close(one, other, share=1e-4):
 
 
 @pytest.mark.parametrize(
-    ("aggregation", "micro", "remat"),
+    ("aggregation", "micro", "remat", "packed"),
     [
-        ("token", 4, False),
-        ("token", 1, False),
-        ("token", 2, True),
-        ("sequence", 1, False),
-        ("constant", 1, False),
+        ("token", 4, "none", False),
+        ("token", 4, "none", True),
+        ("token", 2, "layer", True),
+        ("token", 2, "dots", False),
+        ("sequence", 1, "none", True),
+        ("constant", 1, "none", False),
     ],
 )
 def test_an_update_is_the_plain_one_however_it_is_cut(
-    params, experience, plain, aggregation, micro, remat
+    params, experience, plain, aggregation, micro, remat, packed
 ):
     update = make_update(SGD, micro, **{"grpo.aggregation": aggregation, "grpo.remat": remat})
-    state, metrics = update(fresh(params, SGD), experience)
+    batch = packed_into_two_rows(experience) if packed else experience
+    state, metrics = update(fresh(params, SGD), batch)
     loss, gradient = plain[aggregation]
     assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5)
     assert metrics["grad_norm"] == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-5)
@@ -215,7 +224,7 @@ def test_an_update_that_is_not_finite_changes_nothing_and_is_counted(params, exp
 
 
 def test_a_gradient_that_overflows_is_skipped_though_the_loss_is_finite(params, experience):
-    update = make_update(SGD, P, **{"grpo.aggregation": "token", "grpo.remat": False})
+    update = make_update(SGD, P, **{"grpo.aggregation": "token", "grpo.remat": "none"})
     # Its share in a token's loss is finite, the square of its gradient is not.
     steep = experience.replace(advantages=np.full((P, G), 3e37, np.float32))
     after, metrics = update(fresh(params, SGD), steep)
@@ -237,13 +246,25 @@ def test_bfloat16_computes_near_float32_and_keeps_float32_weights(params, experi
     assert mine @ theirs / np.linalg.norm(mine) / np.linalg.norm(theirs) > 0.99
 
 
-@pytest.mark.parametrize("pieces", [1, 4])
-def test_scores_are_those_of_the_full_softmax(params, experience, pieces):
+@pytest.mark.parametrize(("pieces", "packed"), [(1, False), (4, True)])
+def test_scores_are_those_of_the_full_softmax(params, experience, pieces, packed):
     score = make_score(MODEL, temperature=TEMPERATURE, dtype="float32", micro_batches=pieces)
-    mine = score(params, experience.prompts, experience.tokens)
+    reference = jax.tree.map(lambda x: 1.1 * x, params)
+    layout = packed_into_two_rows(experience).layout if packed else None
+    old, entropy, ref = score(params, reference, experience.prompts, experience.tokens, layout)
     wanted = plain_logprobs(params, experience.prompts, experience.tokens)
-    for a, b in zip(mine, wanted):
-        np.testing.assert_allclose(a, b, atol=2e-5)
+    wanted_ref, _ = plain_logprobs(reference, experience.prompts, experience.tokens)
+    mask = np.arange(L) < experience.lengths[..., None]
+    for a, b in zip((old, entropy, ref), (*wanted, wanted_ref)):
+        np.testing.assert_allclose(np.asarray(a)[mask], np.asarray(b)[mask], atol=2e-5)
+        assert not packed or not np.asarray(a)[~mask].any()
+
+
+def test_without_a_reference_the_policy_alone_is_scored(params, experience):
+    score = make_score(MODEL, temperature=TEMPERATURE, dtype="float32", micro_batches=1)
+    old, _, ref = score(params, None, experience.prompts, experience.tokens)
+    assert ref is None
+    assert old.shape == (P, G, L)
 
 
 def test_every_piece_takes_its_rows_from_each_devices_run():

@@ -136,7 +136,7 @@ def run_layers(
     layers: Any,
     carry: Any,
     inputs: Any = None,
-    remat: bool = False,
+    remat: str = "none",
 ) -> tuple[Any, Any]:
     """Runs equal layers one after another.
 
@@ -147,7 +147,8 @@ def run_layers(
             and cache at every decode step.
         carry: what flows from layer to layer.
         inputs: one input a layer, stacked or as a tuple like `layers`.
-        remat: recompute a layer's activations in the backward pass instead of keeping them.
+        remat: what is kept of a layer for the backward pass: everything ("none"), its input alone
+            ("layer"), or also what its weights were multiplied to ("dots"); the rest is recomputed.
 
     Returns:
         The last carry, and the outputs, stacked or as a tuple like `layers`.
@@ -156,8 +157,13 @@ def run_layers(
     def body(carry: Any, both: Any) -> tuple[Any, Any]:
         return block(both[0], carry, both[1])
 
-    if remat:
-        body = jax.checkpoint(body, prevent_cse=isinstance(layers, tuple))
+    if remat != "none":
+        policies = jax.checkpoint_policies
+        policy = {
+            "layer": policies.nothing_saveable,
+            "dots": policies.dots_with_no_batch_dims_saveable,
+        }[remat]
+        body = jax.checkpoint(body, policy=policy, prevent_cse=isinstance(layers, tuple))
     if not isinstance(layers, tuple):
         return lax.scan(body, carry, (layers, inputs))
     outputs = []

@@ -182,7 +182,7 @@ class Decoder(nn.Module):
         return positions.astype(jnp.float32)[..., axis] * frequencies
 
     def prompt(
-        self, prompts: Prompts, features: jax.Array | None, remat: bool
+        self, prompts: Prompts, features: jax.Array | None, remat: str
     ) -> tuple[jax.Array, KeyValues]:
         """The prompt stream -> hidden [P, T, D], keys and values of each layer [P, K, T, h]."""
         x = self._embed_prompt(prompts, features)[:, None]
@@ -201,7 +201,7 @@ class Decoder(nn.Module):
         features: jax.Array | None,
         responses: jax.Array,
         segments: jax.Array | None,
-        remat: bool,
+        remat: str,
     ) -> tuple[jax.Array, jax.Array]:
         """Both streams -> hidden of the prompt [P, T, D] and of the responses [P, R, L, D]."""
         x = self._embed_prompt(prompts, features)[:, None]
@@ -270,7 +270,7 @@ class Qwen2_5_VL(nn.Module):
         prompts: Prompts,
         responses: jax.Array,
         segments: jax.Array | None = None,
-        remat: bool = False,
+        remat: str = "none",
     ) -> jax.Array:
         """Scores responses: both streams at once.
 
@@ -280,7 +280,7 @@ class Qwen2_5_VL(nn.Module):
             segments: i32[P, R, L], which response of its row a token belongs to, 0 for padding:
                 tokens of one response stand together and have one number. None: a row is one
                 response.
-            remat: recompute activations in the backward pass, layer by layer.
+            remat: what the backward pass recomputes, see `run_layers`.
 
         Returns:
             f[P, R, L, D]: the final hidden state that predicts each response token.
@@ -298,7 +298,7 @@ class Qwen2_5_VL(nn.Module):
         before = jnp.pad(y, ((0, 0), (0, 0), (1, 0), (0, 0)))
         return jnp.where(segment_starts(segments)[..., None], first, before)
 
-    def encode(self, prompts: Prompts, remat: bool = False) -> jax.Array | None:
+    def encode(self, prompts: Prompts, remat: str = "none") -> jax.Array | None:
         """Images of every prompt -> merged tokens [P, W*Q/(m*m), D], or None without images."""
         if prompts.pixels.shape[1] == 0:
             return None
@@ -311,7 +311,7 @@ class Qwen2_5_VL(nn.Module):
             The hidden state [P, D] that predicts the first response token, and each layer's keys
             and values [P, K, T, h].
         """
-        hidden, prefix = self.model.prompt(prompts, self.encode(prompts), remat=False)
+        hidden, prefix = self.model.prompt(prompts, self.encode(prompts), remat="none")
         return last_hidden(hidden, prompts), prefix
 
     def decode(self, rows: Rows, prefix: Any, cache: Any) -> tuple[jax.Array, Any]:

@@ -129,7 +129,7 @@ class VisionTower(nn.Module):
 
     @nn.compact
     def __call__(
-        self, pixels: jax.Array, patch_hw: jax.Array, segment: jax.Array, remat: bool = False
+        self, pixels: jax.Array, patch_hw: jax.Array, segment: jax.Array, remat: str = "none"
     ) -> jax.Array:
         """Encodes images in window layout (see `Prompts`).
 
@@ -137,7 +137,7 @@ class VisionTower(nn.Module):
             pixels: u8[P, W, Q, C], or floats in [0, 1].
             patch_hw: i32[P, W, Q, 2].
             segment: i32[P, W, Q].
-            remat: recompute activations in the backward pass.
+            remat: what the backward pass recomputes, see `run_layers`.
 
         Returns:
             f[P, W*Q/(m*m), D] merged tokens in window layout.

@@ -20,6 +20,7 @@ from jaxevolve.answers.grading import Graded, grade
 from jaxevolve.learner import Experience
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.objectives import group_advantage, response_mask, uninformative_groups
+from jaxevolve.packing import make_layout
 from jaxevolve.policy import WIDTH, Policy, read, sampling_rules
 from jaxevolve.recipes import records
 from jaxevolve.rewards import (
@@ -36,12 +37,11 @@ from jaxevolve.rollout.engine import Job, Response, Stats
 from jaxevolve.rollout.generate import Responses, generate
 from jaxevolve.rollout.retrace import anchors, fork
 from jaxevolve.rollout.sampling import ANCHOR, MATERNAL, RETRACE, Sampling, response_keys
-from jaxevolve.runtime.buckets import bucket
 from jaxevolve.runtime.mesh import placement
 from jaxevolve.runtime.metrics import PhaseTimer
 
 Row = Mapping[str, Any]
-Score = Callable[[Any, Prompts, jax.Array], tuple[jax.Array, jax.Array]]
+Score = Callable[..., tuple[jax.Array, jax.Array, jax.Array | None]]
 
 
 @dataclass(frozen=True)
@@ -113,21 +113,21 @@ def collect(
     valid = np.broadcast_to(counted[:, None], rewards.shape)
 
     with timer("score"):
-        longest = bucket(int(trained.lengths.max()))
-        tokens = trained.tokens[:, :, : min(longest, config.rollout.max_tokens)]
+        layout = make_layout(trained.lengths, config.rollout.max_tokens)
         _, place = placement(policy.params)
-        placed = place((prompts, tokens))
-        old, entropy = score(policy.params, *placed)
-        ref = score(reference, *placed)[0] if reference is not None else None
-        old, entropy, ref = jax.tree.map(np.asarray, (old, entropy, ref))
+        placed = place((prompts, trained.tokens, layout))
+        values = score(policy.params, reference, *placed)
+        old, entropy, ref = jax.tree.map(np.asarray, values)
     advantages = np.asarray(group_advantage(rewards, config.grpo.advantage, valid))
-    experience = Experience(prompts, tokens, trained.lengths, advantages, old, ref, starts)
+    experience = Experience(
+        prompts, trained.tokens, trained.lengths, advantages, old, ref, starts, layout
+    )
 
     # From here on maternal responses alone are told of.
     own = order < group
     rewards, advantages, old, entropy = (x[:, own] for x in (rewards, advantages, old, entropy))
-    mask = np.asarray(response_mask(maternal.lengths, tokens.shape[-1]))
-    gap = np.abs(old - maternal.logprobs[..., : tokens.shape[-1]])
+    mask = np.asarray(response_mask(maternal.lengths, config.rollout.max_tokens))
+    gap = np.abs(old - maternal.logprobs)
     metrics = {
         "reward/mean": rewards[counted].mean() if counted.any() else 0.0,
         "reward/std": rewards[counted].std() if counted.any() else 0.0,

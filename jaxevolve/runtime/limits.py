@@ -18,6 +18,7 @@ _CHOICES = {
     "reward.no_answer": ("zero", "string"),
     "grpo.advantage": ("mean", "std"),
     "grpo.aggregation": ("token", "sequence", "constant"),
+    "grpo.remat": ("none", "layer", "dots"),
 }
 
 _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {

@@ -44,14 +44,14 @@ def test_every_spelling_of_an_override():
         "1",
         "--config.mesh=2,-1,1",
         "--config.data.strict",
-        "--noconfig.grpo.remat",
+        "--noconfig.grpo.offload_reference",
         "--config.data.path=a,b.parquet",
     ).config
     assert values.steps == 3
     assert values.optimizer.lr == 1.0
     assert values.mesh == (2, -1, 1)
     assert values.data.strict is True
-    assert values.grpo.remat is False
+    assert values.grpo.offload_reference is False
     assert values.data.path == "a,b.parquet"
 
 

@@ -24,7 +24,7 @@ TABLE_6 = [
     ("Optimizer Learning Rate", 1e-6, "optimizer.lr", 1e-6),
     ("KL Loss Coefficient", 0.01, "grpo.kl", 0.01),
     ("Entropy Coefficient", 0, "grpo.entropy", 0.0),
-    ("Gradient Checkpointing", "Enabled", "grpo.remat", True),
+    ("Gradient Checkpointing", "Enabled", "grpo.remat", "layer"),
     ("PPO Mini Batch Size", 64, "grpo.minibatches", 256 // 64),
     ("PPO Micro Batch Size (per GPU)", 8, "grpo.micro_batch", 8 // 8),
     ("Rollout Group Size", 8, "rollout.n", 8),

@@ -70,8 +70,12 @@ def defaults() -> ConfigDict:
                 "top_p": 1.0,  # [verl]
                 "top_k": 0,  # [verl] 0: all
                 "max_tokens": 1536,  # [csrs] of a response, anchor and continuation together
-                # Responses that are decoded together; each one's place goes to the next that waits.
+                # Responses that a process decodes together; each one's place goes to the next that
+                # waits.
                 "rows": 128,  # [ours]
+                # Devices that hold one copy of the parameters while sampling, within a process. 1:
+                # each has its own, and no device waits for another at every token. [ours]
+                "tensor": 1,
                 # Most tokens between two looks at which responses have ended. [ours]
                 "chunk": 16,
             },

@@ -57,21 +57,30 @@ def first_fit(lengths: Sequence[int], room: int) -> tuple[np.ndarray, np.ndarray
     return row, place
 
 
-def make_layout(lengths: np.ndarray, max_tokens: int) -> Layout:
+def rows_needed(lengths: np.ndarray, max_tokens: int) -> int:
+    """R that a batch needs: rows of the fullest prompt, rounded up to one of `row_counts`.
+
+    Args:
+        lengths: i32[P, G].
+        max_tokens: L, the most tokens of a response, which rows are long.
+    """
+    fullest = max((1 + int(first_fit(one, max_tokens)[0].max()) for one in lengths), default=1)
+    return next(n for n in row_counts(lengths.shape[1]) if n >= fullest)
+
+
+def make_layout(lengths: np.ndarray, max_tokens: int, rows: int) -> Layout:
     """Packs a batch, on the host.
 
     Args:
         lengths: i32[P, G].
         max_tokens: L, the most tokens of a response, which rows are long.
+        rows: R, at least `rows_needed`; the same in all processes of a run.
 
     Returns:
-        A layout with L = S = `max_tokens` and as many rows for every prompt as the fullest needs,
-        rounded up to one of `row_counts`.
+        A layout with L = S = `max_tokens` and R rows for every prompt.
     """
     count, group = lengths.shape
     fits = [first_fit(of_prompt, max_tokens) for of_prompt in lengths]
-    needed = 1 + max((int(row.max(initial=0)) for row, _ in fits), default=0)
-    rows = next(n for n in row_counts(group) if n >= needed)
     source = np.full((count, rows * max_tokens), -1, np.int32)
     start = np.array([row * max_tokens + place for row, place in fits], np.int32)
     for p, g in np.ndindex(count, group):

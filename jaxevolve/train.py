@@ -29,7 +29,7 @@ from jaxevolve.models.lora import merge
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
 from jaxevolve.policy import Policy, load_model_params, load_model_processor, step_key
 from jaxevolve.recipes import csrs
-from jaxevolve.runtime import cli, mesh, metrics
+from jaxevolve.runtime import cli, distributed, mesh, metrics
 from jaxevolve.runtime.errors import UserError
 from jaxevolve.training import (
     alarms,
@@ -54,17 +54,22 @@ def define(values: flags.FlagValues) -> None:
         "where the run goes, or is resumed from; default runs/RECIPE-SCALE-TIME",
         flag_values=values,
     )
+    distributed.define(values)
 
 
 def main(values: flags.FlagValues) -> None:
     """One run, from the flags to the exported folder."""
+    distributed.start(values)
     config = values.config
     name = f"{values.config_name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    train(config, Path(values.workdir or Path("runs") / name))
+    train(config, Path(values.workdir or Path("runs") / distributed.from_first(name)))
 
 
 def train(config: ConfigDict, workdir: Path) -> None:
-    """Runs or resumes training.
+    """Runs or resumes training; where several processes make a run, each calls it.
+
+    A process samples its share of every batch on its own devices. Scores and updates are computed
+    by all together, and process 0 writes all but its shards of the checkpoints.
 
     Args:
         config: the effective config.
@@ -74,33 +79,44 @@ def train(config: ConfigDict, workdir: Path) -> None:
         UserError: the input is bad, by name, before anything is compiled; or the run cannot go on.
     """
     # 1. Everything that a person may have got wrong, before anything expensive.
-    devices = mesh.make_mesh(config.mesh)
-    kernel = attention.choose(config.model.attention, devices, config.model.dtype)
-    micro = mesh.prompts_per_device(
-        devices, config.batch, config.grpo.minibatches, config.grpo.micro_batch
-    )
-    processor = load_model_processor(config.model.path)
-    open_workdir(workdir, config)
-    supervised = config.reward.kind == "label"
-    rows = open_data(
-        config.data.path,
-        config.data,
-        processor,
-        labels=supervised,
-        listing=workdir / "dropped.jsonl",
-    )
-    questions = open_data(
-        config.eval.path,
-        config.data,
-        processor,
-        labels=True,
-        listing=workdir / "dropped_questions.jsonl",
-    )
-    plan = schedule(config, len(rows))
+    first = distributed.is_first()
+    with distributed.together():
+        devices = mesh.make_mesh(config.mesh)
+        micro = mesh.prompts_per_device(
+            devices, config.batch, config.grpo.minibatches, config.grpo.micro_batch
+        )
+        mesh.check_processes(devices)
+        sampling = mesh.sampling_mesh(devices, config.rollout.tensor)
+        processor = load_model_processor(config.model.path)
+        model, sampler = (
+            Qwen2_5_VL(
+                processor.config,
+                attention.choose(config.model.attention, those, config.model.dtype),
+            )
+            for those in (devices, mesh.own_part(sampling))
+        )
+        if first:
+            open_workdir(workdir, config)
+        supervised = config.reward.kind == "label"
+        rows = open_data(
+            config.data.path,
+            config.data,
+            processor,
+            labels=supervised,
+            listing=workdir / "dropped.jsonl" if first else None,
+        )
+        questions = open_data(
+            config.eval.path,
+            config.data,
+            processor,
+            labels=True,
+            listing=workdir / "dropped_questions.jsonl" if first else None,
+        )
+        plan = schedule(config, len(rows))
+    distributed.check_shared(workdir / "config.json")
 
     # 2. The model on its mesh, and the state, fresh or from the newest checkpoint.
     compiles = metrics.CompileCounter()
-    model = Qwen2_5_VL(processor.config, kernel)
     started = load_model_params(processor, place=partial(mesh.param_sharding, devices))
     optimizer, learning_rate = make_optimizer(config.optimizer)
     state, step, position = start_or_resume(workdir, started, optimizer, devices, config)
@@ -112,9 +128,11 @@ def train(config: ConfigDict, workdir: Path) -> None:
     score, update = make_functions(model, optimizer, devices, micro, config, where)
     whole = jax.jit(partial(assemble, dtype=config.model.dtype, lora_scale=lora_scale(config)))
 
-    def policy(params: Any) -> Policy:
+    def views(params: Any) -> tuple[Policy, Any]:
+        """What is sampled from, on this process's devices, and the same as it is scored with."""
         as_they_are = config.model.dtype == "float32" and frozen is None
-        return Policy(model, params if as_they_are else whole(params, frozen), processor)
+        params = params if as_they_are else whole(params, frozen)
+        return Policy(sampler, mesh.spread(sampling, params), processor), params
 
     # 3. Steps.
     batches = train_batches(
@@ -123,25 +141,28 @@ def train(config: ConfigDict, workdir: Path) -> None:
         batch=config.batch,
         seed=config.seed,
         instruction=config.data.instruction,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+        minibatches=config.grpo.minibatches,
     )
     if position is not None:
         batches.set_state(position)
     timer = metrics.PhaseTimer()
-    writer = metrics.MetricsWriter(workdir, step)
+    writer = metrics.MetricsWriter(workdir, step) if first else None
     judge = Evaluations(workdir, questions, config)
     bar = metrics.progress_line(plan.steps, step)
     stop = StopSignal()
     skipped_in_a_row, warned = 0, set()
     if not step:
-        judge.run(policy(state.params), step)
-    last = stop.asked
+        judge.run(views(state.params)[0], step)
+    last = stop.agreed()
     while step < plan.steps and not last:
         step += 1
         begun = time.perf_counter()
         batch = next(batches)
         key = step_key(config.seed, step)
         collected = csrs.collect(
-            policy(state.params),
+            *views(state.params),
             None if reference is None else reference(),
             batch.rows,
             batch.prompts,
@@ -154,7 +175,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
             state, learned, skipped = improve(state, collected.experience, update, config, frozen)
         skipped_in_a_row = skipped_in_a_row + skipped if skipped == len(learned) else 0
         if skipped:
-            ids = [row["id"] for row in batch.rows]
+            ids = [i for own in distributed.gather([r["id"] for r in batch.rows]) for i in own]
             told = f"step {step}: {skipped} of {len(learned)} updates were not finite"
             log.warning("%s and changed nothing; rows %s", told, ids)
         seconds = time.perf_counter() - begun
@@ -174,15 +195,16 @@ def train(config: ConfigDict, workdir: Path) -> None:
             if name not in warned:
                 log.warning("step %d: %s (%s)", step, sentence, name)
             warned.add(name)
-        writer.write(step, values)
-        metrics.write_samples(workdir, step, collected.samples)
+        if first:
+            writer.write(step, values)
+            metrics.write_samples(workdir, step, collected.samples)
         shown = {k: f"{values[k]:.3f}" for k in ("reward/mean", "policy/entropy")}
         bar.set_postfix({**shown, "tok/s": f"{tokens / seconds:.0f}"})
         bar.update(1)
         if step == plan.steps or (plan.eval_every and step % plan.eval_every == 0):
-            judge.run(policy(state.params), step)
+            judge.run(views(state.params)[0], step)
         # Asked once: a wish that comes while the state is saved is granted after the next step.
-        last = step == plan.steps or stop.asked
+        last = stop.agreed() or step == plan.steps
         due = config.checkpoint.every and step % config.checkpoint.every == 0
         if due or last or judge.best_step == step:
             save(
@@ -194,20 +216,26 @@ def train(config: ConfigDict, workdir: Path) -> None:
                 f"--config.optimizer.lr (now {config.optimizer.lr}) and resume from {workdir}"
             )
     bar.close()
-    writer.close()
+    if first:
+        writer.close()
     stop.restore()
     if step < plan.steps:
+        if not first:
+            return
         print(f"\nStopped after step {step} of {plan.steps}; everything is saved. To go on, give")
         print(f"the same command with --workdir={workdir}")
         return
 
     # 4. What the run leaves.
     exported = workdir / "export"
-    shutil.rmtree(exported, ignore_errors=True)
+    if first:
+        shutil.rmtree(exported, ignore_errors=True)
+    distributed.wait()  # until it is gone for all
     final = state.params if frozen is None else merge(frozen, state.params, lora_scale(config))
     export_folder(final, processor.config, processor.folder, exported)
-    page = report.write(workdir)
-    print_table(judge.all(), workdir / "checkpoints" / str(step), exported, page)
+    if first:
+        page = report.write(workdir)
+        print_table(judge.all, workdir / "checkpoints" / str(step), exported, page)
 
 
 def open_workdir(workdir: Path, config: ConfigDict) -> None:
@@ -229,26 +257,29 @@ def open_workdir(workdir: Path, config: ConfigDict) -> None:
 
 
 class Evaluations:
-    """The run's evaluations on held-out questions: eval.jsonl, and which step was best."""
+    """The run's evaluations on held-out questions: eval.jsonl, and which step was best.
+
+    Attributes:
+        all: every evaluation so far, in order; the same on all processes, of which one writes.
+    """
 
     def __init__(self, workdir: Path, rows: Any, config: ConfigDict) -> None:
         self._workdir, self._rows, self._config = workdir, rows, config
-
-    def all(self) -> list[dict[str, Any]]:
-        """Every evaluation so far, in order."""
-        return metrics.read_jsonl(self._workdir / "eval.jsonl")
+        self.all: list[dict[str, Any]] = distributed.from_first(
+            metrics.read_jsonl(workdir / "eval.jsonl")
+        )
 
     @property
     def best_step(self) -> int | None:
         """The step with the best average, the first of equals; None before the first update."""
-        scored = [e for e in self.all() if e["step"]]
+        scored = [e for e in self.all if e["step"]]
         key = f"average@{self._config.eval.n}"
         return max(scored, key=lambda e: e[key])["step"] if scored else None
 
     def run(self, policy: Policy, step: int) -> None:
         """Evaluates, unless this step has been evaluated before the run was interrupted."""
         settings = self._config.eval
-        if any(e["step"] == step for e in self.all()):
+        if any(e["step"] == step for e in self.all):
             return
         outcome, records = accuracy.evaluate(
             policy,
@@ -259,18 +290,25 @@ class Evaluations:
             instruction=self._config.data.instruction,
         )
         figures = accuracy.summary(outcome, [record["family"] for record in records])
-        metrics.append_evaluation(
-            self._workdir, {"step": step, "benchmark": self._config.eval.path, **figures}
-        )
+        self.all.append({"step": step, "benchmark": self._config.eval.path, **figures})
+        if distributed.is_first():
+            metrics.append_evaluation(self._workdir, self.all[-1])
 
 
 class StopSignal:
-    """Turns SIGTERM and the first Ctrl-C into a wish that is granted at the next step's end."""
+    """Turns SIGTERM and the first Ctrl-C into a wish that is granted at the next step's end.
+
+    It is enough that one of several processes gets it.
+    """
 
     def __init__(self) -> None:
         self.asked = False
         numbers = (signal.SIGTERM, signal.SIGINT)
         self._before = {number: signal.signal(number, self._ask) for number in numbers}
+
+    def agreed(self) -> bool:
+        """Whether any process has been asked; the same on all, which ask this together."""
+        return not distributed.agree(not self.asked)
 
     def restore(self) -> None:
         """Gives the signals back to those who had them."""
@@ -301,4 +339,4 @@ def print_table(evaluations: list[dict[str, Any]], saved: Path, exported: Path, 
 
 
 if __name__ == "__main__":
-    cli.run(main, define, __doc__, config=True)
+    cli.run(main, define, __doc__, config=True, leave=distributed.leave)

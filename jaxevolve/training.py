@@ -151,10 +151,12 @@ def improve(
     Returns:
         The new state, the metrics of each update, and how many were skipped as not finite.
     """
-    size = config.batch // config.grpo.minibatches
     _, place = mesh.placement(state.params)
+    # A process has its share of every minibatch.
+    mine = len(experience.lengths)
+    size = mine // config.grpo.minibatches
     learned = []
-    for first in range(0, config.batch, size):
+    for first in range(0, mine, size):
         part = jax.tree.map(lambda x, i=first: x[i : i + size], experience)
         state, values = update(state, place(part), frozen)
         learned.append(values)

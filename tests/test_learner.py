@@ -13,7 +13,7 @@ from jaxevolve import training
 from jaxevolve.learner import Experience, TrainState, make_score, split
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.qwen2_5_vl import Config, Qwen2_5_VL, head, init_params
-from jaxevolve.packing import make_layout
+from jaxevolve.packing import make_layout, rows_needed
 from jaxevolve.runtime import cli, mesh
 
 CONFIG = Config(
@@ -138,7 +138,7 @@ def make_update(optimizer, micro=P, **changes):
 
 
 def packed_into_two_rows(experience):
-    layout = make_layout(experience.lengths, L)
+    layout = make_layout(experience.lengths, L, rows_needed(experience.lengths, L))
     assert layout.source.shape == (P, 2, L)
     return experience.replace(layout=layout)
 

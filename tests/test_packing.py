@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxevolve.packing import first_fit, make_layout, pack, row_counts, segments, unpack
+from jaxevolve.packing import (
+    first_fit,
+    make_layout,
+    pack,
+    row_counts,
+    rows_needed,
+    segments,
+    unpack,
+)
 
 L = 8
 
@@ -24,7 +32,7 @@ def batches(count, group):
 @given(batches(2, 5))
 @settings(deadline=None)
 def test_every_token_stands_once_in_one_piece_and_comes_back(lengths):
-    layout = make_layout(lengths, L)
+    layout = make_layout(lengths, L, rows_needed(lengths, L))
     count, group = lengths.shape
     values = 1 + np.arange(count * group * L, dtype=np.float32).reshape(count, group, L)
     values *= np.arange(L) < lengths[..., None]
@@ -47,7 +55,7 @@ def test_rows_hold_no_more_than_they_can_and_are_few(lengths):
         assert max(filled) <= L
         # Any two rows together hold more than one could: else the second had not been begun.
         assert all(a + b > L for a, b in itertools.pairwise(filled) if b)
-    rows = make_layout(lengths, L).source.shape[1]
+    rows = make_layout(lengths, L, rows_needed(lengths, L)).source.shape[1]
     assert rows in row_counts(lengths.shape[1])
 
 
@@ -68,7 +76,7 @@ def test_six_numbers_of_rows_at_most(group, counts):
 @given(batches(2, 5))
 @settings(max_examples=10, deadline=None)
 def test_gradients_go_back_to_where_values_came_from(lengths):
-    layout = jax.tree.map(jnp.asarray, make_layout(lengths, L))
+    layout = jax.tree.map(jnp.asarray, make_layout(lengths, L, rows_needed(lengths, L)))
     shape = layout.source.shape
     values, weights = jax.random.normal(jax.random.key(0), (2, *shape))
     weights = unpack(layout, weights, L)

@@ -389,7 +389,7 @@ def made_up(answering, tmp_path, monkeypatch):
     )
     seen = []  # the parameters that each step begins with
 
-    def collect(policy, reference, rows, prompts, key, **_):
+    def collect(policy, params, reference, rows, prompts, key, **_):
         assert reference is None
         seen.append(jax.tree.map(np.array, policy.params))
         rng = np.random.default_rng(len(seen))

@@ -16,6 +16,7 @@ from jaxevolve.data.pipeline import eval_batches
 from jaxevolve.data.sources import Rows
 from jaxevolve.policy import Policy, Samples
 from jaxevolve.rewards import unanimous, vote
+from jaxevolve.runtime.distributed import gather
 
 BATCH = 128  # questions sampled at a time
 _LOG = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ def evaluate(
 ) -> tuple[Outcome, list[dict[str, Any]]]:
     """Answers every labeled question greedily and n times by sampling.
 
+    Several processes share the questions; each calls this with the policy on its own devices.
+
     Args:
         policy: what is evaluated.
         rows: rows with "answer".
@@ -71,21 +74,28 @@ def evaluate(
         progress: show a live line with the time left.
 
     Returns:
-        The outcome, and one record a question with all its responses.
+        The outcome, and one record a question with all its responses: on every process those of
+        all.
     """
-    parts, records = [], []
-    total = min(questions or len(rows), len(rows))
+    mine: list[tuple[Outcome, list[dict[str, Any]]] | None] = []
+    total, processes = min(questions or len(rows), len(rows)), jax.process_count()
+    size = min(BATCH, math.ceil(total / processes)) * processes
     batches = eval_batches(
         rows,
         policy.processor,
-        batch=min(BATCH, total),
+        batch=size,
         questions=total,
         instruction=instruction,
+        process_index=jax.process_index(),
+        process_count=processes,
     )
     for batch, prompts in tqdm(
-        batches, total=math.ceil(total / BATCH), unit="batch", disable=not progress
+        batches, total=math.ceil(total / size), unit="batch", disable=not progress
     ):
         wanted = len(batch)
+        if not wanted:  # the end of a last batch
+            mine.append(None)
+            continue
         greedy = policy.generate(prompts, n=1, temperature=0.0, max_tokens=max_tokens)
         samples = policy.generate(
             prompts, n=n, temperature=temperature, max_tokens=max_tokens, seed=seed
@@ -97,18 +107,16 @@ def evaluate(
         for row, fault in zip(batch, graded.faults):
             if fault is not None:
                 _LOG.warning("question %s is excluded: %s (%r)", row["id"], fault, row["answer"])
-        parts.append(
-            Outcome(
-                greedy=graded.correct[kept, 0],
-                correct=graded.correct[kept, 1:],
-                classes=graded.classes[kept, 1:],
-                stopped=samples.stopped[:wanted][kept],
-                entropy=token_entropy(samples)[:wanted][kept],
-                tokens=int(greedy.lengths[:wanted].sum() + samples.lengths[:wanted].sum()),
-                excluded=int((~kept).sum()),
-            )
+        outcome = Outcome(
+            greedy=graded.correct[kept, 0],
+            correct=graded.correct[kept, 1:],
+            classes=graded.classes[kept, 1:],
+            stopped=samples.stopped[:wanted][kept],
+            entropy=token_entropy(samples)[:wanted][kept],
+            tokens=int(greedy.lengths[:wanted].sum() + samples.lengths[:wanted].sum()),
+            excluded=int((~kept).sum()),
         )
-        records += [
+        records = [
             {
                 "id": row["id"],
                 "family": row.get("family"),
@@ -124,7 +132,11 @@ def evaluate(
             )
             if use
         ]
-    return join(parts), records
+        mine.append((outcome, records))
+    # Batch by batch, and in each the processes in order: so stand the questions.
+    parts = [part for number in zip(*gather(mine)) for part in number if part]
+    outcomes, records = zip(*parts)
+    return join(outcomes), [record for part in records for record in part]
 
 
 def join(parts: Sequence[Outcome]) -> Outcome:

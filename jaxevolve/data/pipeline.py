@@ -75,6 +75,7 @@ def train_batches(
     instruction: str = "",
     process_index: int = 0,
     process_count: int = 1,
+    minibatches: int = 1,
     ahead: int = 2,
 ) -> grain.DatasetIterator:
     """Endless batches: every epoch is another shuffle by the seed, without its last partial batch.
@@ -86,19 +87,21 @@ def train_batches(
         seed: of the order.
         instruction: text added to every question.
         process_index: which process this is.
-        process_count: how many share a batch; each gets batch / process_count rows next to each
-            other, in arrays of the same shape on all.
+        process_count: how many share a batch; each gets as many rows of every minibatch, next to
+            each other there, in arrays of the same shape on all.
+        minibatches: equal parts of a batch.
         ahead: batches made ahead of the one in use, in as many threads.
 
     Returns:
         An iterator of `Batch`. Its `get_state()` is a small JSON value, the position after the
         batches taken so far; `set_state` goes on from there exactly.
     """
-    share = _share(batch, process_index, process_count)
+    share = _share(batch, process_index, process_count, minibatches)
 
     def load(indices: list[int]) -> Batch:
         taken = [rows[index] for index in indices]
-        return Batch(taken[share], _prompts(taken, processor, instruction, share))
+        mine = [taken[i] for i in share]
+        return Batch(mine, _prompts(taken, processor, instruction, share))
 
     order = grain.MapDataset.range(len(rows)).seed(seed).shuffle()
     batches = order.batch(batch, drop_remainder=True, batch_fn=list).repeat()
@@ -127,7 +130,8 @@ def eval_batches(
     def load(number: int) -> Batch:
         taken = [rows[i] for i in range(number * batch, min((number + 1) * batch, total))]
         full = taken + taken[-1:] * (batch - len(taken))
-        return Batch(taken[share], _prompts(full, processor, instruction, share))
+        mine = [taken[i] for i in share if i < len(taken)]
+        return Batch(mine, _prompts(full, processor, instruction, share))
 
     return _read_ahead(grain.MapDataset.range(math.ceil(total / batch)).map(load), ahead)
 
@@ -137,24 +141,30 @@ def _read_ahead(dataset: grain.MapDataset, ahead: int) -> grain.DatasetIterator:
     return iter(dataset.to_iter_dataset(options))
 
 
-def _share(batch: int, process_index: int, process_count: int) -> slice:
-    if batch % process_count:
+def _share(batch: int, process_index: int, process_count: int, parts: int = 1) -> list[int]:
+    """The places of a process's rows in a batch, as many in each of the batch's equal parts."""
+    if batch % (process_count * parts):
+        within = f" in each of {parts} minibatches" if parts > 1 else ""
         raise UserError(
-            f"batch={batch} cannot be split over {process_count} processes; "
-            f"use a batch that {process_count} divides"
+            f"batch={batch} cannot be split over {process_count} processes{within}; "
+            f"use a batch that {process_count * parts} divides"
         )
-    size = batch // process_count
-    return slice(process_index * size, (process_index + 1) * size)
+    part = batch // parts
+    size = part // process_count
+    first = process_index * size
+    return [start + i for start in range(0, batch, part) for i in range(first, first + size)]
 
 
-def _prompts(rows: Sequence[Row], processor: Processor, instruction: str, share: slice) -> Prompts:
+def _prompts(
+    rows: Sequence[Row], processor: Processor, instruction: str, share: Sequence[int]
+) -> Prompts:
     """This process's part of a batch, the same as if one process had made all of it."""
-    mine = processor.prompts(rows[share], instruction)
+    mine = processor.prompts([rows[i] for i in share], instruction)
     if len(mine.length) == len(rows):
         return mine
     sizes = [processor.row_size(row, instruction) for row in rows]
     tokens, windows = (bucket(max(size)) for size in zip(*sizes))
-    ids = sample_ids(content_key(row, ()) for row in rows)[share]
+    ids = sample_ids(content_key(row, ()) for row in rows)[list(share)]
     return _pad(mine, tokens, windows).replace(ids=ids)
 
 

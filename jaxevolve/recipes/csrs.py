@@ -19,25 +19,24 @@ from jaxevolve.answers.choices import options_for
 from jaxevolve.answers.grading import Graded, grade
 from jaxevolve.learner import Experience
 from jaxevolve.models.inputs import Prompts
-from jaxevolve.objectives import group_advantage, response_mask, uninformative_groups
-from jaxevolve.packing import make_layout
+from jaxevolve.objectives import group_advantage, response_mask
+from jaxevolve.packing import make_layout, rows_needed
 from jaxevolve.policy import WIDTH, Policy, read, sampling_rules
 from jaxevolve.recipes import records
+from jaxevolve.recipes.measures import Seen, measure
 from jaxevolve.rewards import (
-    distinct_answers,
     format_ok,
     majority_vote,
     self_consistency,
     softened_frequency,
-    unanimous,
-    vote,
     with_format,
 )
 from jaxevolve.rollout.engine import Job, Response, Stats
 from jaxevolve.rollout.generate import Responses, generate
 from jaxevolve.rollout.retrace import anchors, fork
 from jaxevolve.rollout.sampling import ANCHOR, MATERNAL, RETRACE, Sampling, response_keys
-from jaxevolve.runtime.mesh import placement
+from jaxevolve.runtime.distributed import gather
+from jaxevolve.runtime.mesh import own_rows, placement
 from jaxevolve.runtime.metrics import PhaseTimer
 
 Row = Mapping[str, Any]
@@ -68,6 +67,7 @@ class Retraced:
 
 def collect(
     policy: Policy,
+    params: Any,
     reference: Any,
     rows: Sequence[Row],
     prompts: Prompts,
@@ -77,10 +77,12 @@ def collect(
     score: Score,
     timer: PhaseTimer,
 ) -> Collected:
-    """Samples a batch and rewards it.
+    """Samples a batch and rewards it; of several processes, each its share.
 
     Args:
-        policy: the current policy, its parameters in the type that is computed in.
+        policy: the current policy, its parameters in the type that is computed in, on devices of
+            this process alone.
+        params: the same parameters where the learner has them, which scores with them.
         reference: frozen parameters for the KL term, or None where there is none.
         rows: P rows; their answers are only watched, unless `reward.kind` is "label".
         prompts: of the rows, on the host.
@@ -113,11 +115,12 @@ def collect(
     valid = np.broadcast_to(counted[:, None], rewards.shape)
 
     with timer("score"):
-        layout = make_layout(trained.lengths, config.rollout.max_tokens)
-        _, place = placement(policy.params)
+        limit = config.rollout.max_tokens
+        packed = max(gather(rows_needed(trained.lengths, limit)))
+        layout = make_layout(trained.lengths, limit, packed)
+        _, place = placement(params)
         placed = place((prompts, trained.tokens, layout))
-        values = score(policy.params, reference, *placed)
-        old, entropy, ref = jax.tree.map(np.asarray, values)
+        old, entropy, ref = own_rows(score(params, reference, *placed))
     advantages = np.asarray(group_advantage(rewards, config.grpo.advantage, valid))
     experience = Experience(
         prompts, trained.tokens, trained.lengths, advantages, old, ref, starts, layout
@@ -126,24 +129,23 @@ def collect(
     # From here on maternal responses alone are told of.
     own = order < group
     rewards, advantages, old, entropy = (x[:, own] for x in (rewards, advantages, old, entropy))
-    mask = np.asarray(response_mask(maternal.lengths, config.rollout.max_tokens))
+    mask = np.asarray(response_mask(maternal.lengths, limit))
     gap = np.abs(old - maternal.logprobs)
-    metrics = {
-        "reward/mean": rewards[counted].mean() if counted.any() else 0.0,
-        "reward/std": rewards[counted].std() if counted.any() else 0.0,
-        "advantage/zero_groups": np.asarray(uninformative_groups(rewards)).mean(),
-        "policy/entropy": entropy[mask].mean(),
-        "rollout/length": maternal.lengths.mean(),
-        "rollout/truncated": (~maternal.stopped).mean(),
-        "rollout/no_answer": (classes < 0).mean(),
-        "rollout/unanimous": unanimous(classes).mean(),
-        "rollout/distinct_answers": distinct_answers(classes).mean(),
-        "rollout/logprob_gap": gap[mask].max(),
-        "rollout/tokens": maternal.lengths.sum(),
-        "retrace/agreement": agreement(classes, reclasses),
-        "retrace/tokens": retraced.responses.lengths.sum(),
-        **label_metrics(graded, group),
-    }
+    seen = Seen(
+        rewards=rewards,
+        counted=counted,
+        classes=classes,
+        reclasses=reclasses,
+        lengths=maternal.lengths,
+        stopped=maternal.stopped,
+        continued=retraced.responses.lengths,
+        entropy=np.where(mask, entropy, 0.0).sum(-1),
+        gap=np.where(mask, gap, 0.0).max(-1),
+        labeled=graded.labeled,
+        faulty=np.array([fault is not None for fault in graded.faults]),
+        correct=graded.correct[:, :group],
+    )
+    metrics = measure(jax.tree.map(lambda *x: np.concatenate(x), *gather(seen)))
     samples = records.samples(
         rows,
         texts,
@@ -324,27 +326,3 @@ def reward(
         fine = [[format_ok(group[i]) for i in order] for group in texts]
         rewards = with_format(rewards, fine, settings.format_weight)
     return rewards
-
-
-def agreement(classes: np.ndarray, reclasses: np.ndarray) -> float:
-    """Share of re-inferences that keep their parent's answer; NaN without re-inferences."""
-    if reclasses.size == 0:
-        return float("nan")
-    return float(((reclasses == classes[..., None]) & (reclasses >= 0)).mean())
-
-
-def label_metrics(graded: Graded, group: int) -> dict[str, float]:
-    """How right the maternal answers and their vote are, where the data has labels."""
-    labeled = graded.labeled
-    excluded = sum(fault is not None for fault in graded.faults)
-    if not labeled.any():
-        return {"label/excluded": excluded} if excluded else {}
-    classes, correct = graded.classes[labeled, :group], graded.correct[labeled, :group]
-    winner, _ = vote(classes)
-    of_winner = (correct & (classes == winner[:, None])).any(-1)
-    return {
-        "label/accuracy": correct.mean(),
-        "label/vote_accuracy": of_winner.mean(),
-        "label/pass_at_n": correct.any(-1).mean(),
-        "label/excluded": excluded,
-    }

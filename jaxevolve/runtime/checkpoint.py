@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 
+from jaxevolve.runtime.distributed import agree, from_first
 from jaxevolve.runtime.errors import UserError
 
 _LOG = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def save(
         for stale in [*root.glob("*.partial"), *root.glob("*.old")]:
             shutil.rmtree(stale)
     free = shutil.disk_usage(root).free if first else needed
-    if not _all_agree(free >= needed):
+    if not agree(free >= needed):
         raise NotSaved(
             f"checkpoint {step} was not saved: {root} has {free / 2**20:.0f} MB free and it needs "
             f"{needed / 2**20:.0f} MB; free some space or lower --config.checkpoint.keep"
@@ -108,7 +108,7 @@ def save(
         failure = error
         if first:
             shutil.rmtree(partial, ignore_errors=True)
-    written = _all_agree(failure is None)
+    written = agree(failure is None)
     if failure is not None and not _disk_failure(failure):
         raise failure
     if not written:
@@ -139,7 +139,7 @@ def restore(workdir: str | Path, abstract_state: Any) -> Restored | None:
         UserError: checkpoints are there and none can be read, or they belong to another model.
     """
     root = Path(workdir).absolute() / "checkpoints"
-    steps = _steps(root)
+    steps = from_first(_steps(root))
     for unfinished in sorted(root.glob("*.partial")):
         _LOG.warning("%s was never finished and is ignored", unfinished)
     damaged: list[tuple[Path, Exception]] = []
@@ -184,7 +184,7 @@ def load(folder: str | Path, abstract_state: Any) -> tuple[Any, dict[str, Any]]:
     """
     folder = Path(folder).absolute()
     trouble = _trouble(folder) if jax.process_index() == 0 else ""
-    if not _all_agree(not trouble):
+    if not agree(not trouble):
         raise Damaged(f"checkpoint {folder} is damaged: {trouble or 'see process 0'}")
     meta = json.loads((folder / "meta.json").read_text())
     saved = meta.pop("arrays")
@@ -337,10 +337,3 @@ def _disk_failure(error: Exception | None) -> str:
         if sign in str(error):
             return sign.lower()
     return str(error) if isinstance(error, OSError) else ""
-
-
-def _all_agree(fine: bool) -> bool:
-    """True where `fine` is true on every process."""
-    if jax.process_count() == 1:
-        return fine
-    return bool(np.all(multihost_utils.process_allgather(np.asarray(fine))))

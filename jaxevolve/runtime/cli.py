@@ -21,6 +21,7 @@ import inspect
 import logging
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -38,16 +39,18 @@ def run(
     description: str,
     *,
     config: bool = False,
+    leave: Callable[[int], NoReturn] = sys.exit,
 ) -> NoReturn:
     """Parses the command line, calls `main` and exits.
 
-    The exit code is 0, 2 after a `UserError`, 130 after Ctrl-C.
+    The exit code is 0, 2 after a `UserError`, 130 after Ctrl-C, 1 after any other error.
 
     Args:
         main: the command, given its flags.
         define: adds the command's own flags.
         description: what --help says above the flags.
         config: whether the command takes --config=FILE[:SCALE] and --config.KEY=VALUE.
+        leave: ends the process with an exit code after an error.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     logging.getLogger("jaxevolve").setLevel(logging.INFO)
@@ -55,10 +58,13 @@ def run(
         main(parse(sys.argv, define, description, config=config))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        leave(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        leave(130)
+    except Exception:
+        traceback.print_exc()
+        leave(1)
     sys.exit(0)
 
 

@@ -27,6 +27,7 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
             "batch",
             "data.max_prompt_tokens",
             "rollout.rows",
+            "rollout.tensor",
             "rollout.max_tokens",
             "rollout.chunk",
             "grpo.minibatches",

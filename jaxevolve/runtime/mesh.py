@@ -3,9 +3,11 @@
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxevolve.runtime.errors import UserError
@@ -109,6 +111,84 @@ def prompts_per_device(mesh: Mesh, batch: int, minibatches: int, micro_batch: in
     return micro
 
 
+def check_processes(mesh: Mesh) -> None:
+    """Checks that every process can hold a part of a batch that is its own.
+
+    Raises:
+        UserError: devices of several processes hold one part.
+    """
+    processes = jax.process_count()
+    shards = mesh.shape["data"] * mesh.shape["fsdp"]
+    owners: dict[int, set[int]] = {}
+    for device, (part,) in batch_sharding(mesh).devices_indices_map((shards,)).items():
+        owners.setdefault(part.indices(shards)[0], set()).add(device.process_index)
+    if any(len(those) > 1 for those in owners.values()):
+        raise UserError(
+            f"mesh={','.join(map(str, mesh.shape.values()))} puts tensor on devices of several "
+            f"of the {processes} processes; it has to lie within the {jax.local_device_count()} "
+            "devices of one, as with --config.mesh=1,-1,1"
+        )
+
+
+def sampling_mesh(mesh: Mesh, tensor: int) -> Mesh:
+    """The same devices, but each process by itself: whole models on `tensor` devices of it each.
+
+    Args:
+        mesh: of `make_mesh`.
+        tensor: devices that hold one copy of the parameters.
+
+    Returns:
+        A mesh ("data", "fsdp", "tensor") with one device on fsdp, of all devices; those of a
+        process lie next to each other.
+
+    Raises:
+        UserError: `tensor` does not divide the devices of a process.
+    """
+    local = jax.local_device_count()
+    if local % tensor:
+        raise UserError(
+            f"rollout.tensor={tensor} does not divide the {local} devices of a process; "
+            "use a divisor of it"
+        )
+    return _data_by_tensor(sorted(mesh.devices.flat, key=lambda d: d.process_index), tensor)
+
+
+def _data_by_tensor(devices: Sequence[jax.Device], tensor: int) -> Mesh:
+    grid = np.array(devices).reshape(-1, 1, tensor)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def own_part(mesh: Mesh) -> Mesh:
+    """This process's devices of a `sampling_mesh`."""
+    mine = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    return _data_by_tensor(mine, mesh.shape["tensor"])
+
+
+def spread(mesh: Mesh, params: Any) -> Any:
+    """Brings parameters to where they are sampled from, on every process at once.
+
+    Args:
+        mesh: of `sampling_mesh`.
+        params: a tree of arrays on a mesh of the same devices.
+
+    Returns:
+        The tree on a mesh of this process's devices alone, so that programs which use it concern
+        no other process. Arrays that lie there already are not copied.
+    """
+    moved = jax.device_put(params, shardings(mesh, params))
+    if not mesh.is_multi_process:
+        return moved
+    own = own_part(mesh)
+
+    def here(array: jax.Array) -> jax.Array:
+        # The data axis, which alone goes across processes, splits no parameter.
+        parts = [shard.data for shard in array.addressable_shards]
+        sharding = NamedSharding(own, array.sharding.spec)
+        return jax.make_array_from_single_device_arrays(array.shape, sharding, parts)
+
+    return jax.tree.map(here, moved)
+
+
 def param_sharding(mesh: Mesh, path: str, shape: Sequence[int]) -> NamedSharding:
     """Where one parameter lives, by the table.
 
@@ -162,16 +242,33 @@ def placement(params: Any) -> tuple[int, Callable[..., Any]]:
 
     Returns:
         The parts that their mesh splits a batch into, 1 without a mesh; and (tree, axis=0) -> the
-        tree on that mesh, that axis in so many parts.
+        tree on that mesh, that axis in so many parts. On a mesh of several processes each gives
+        its own share of a batch, all of the same shape.
     """
     where = jax.tree.leaves(params)[0].sharding
     if not isinstance(where, NamedSharding):
         return 1, lambda tree, axis=0: jax.device_put(tree)
 
     def place(tree: Any, axis: int = 0) -> Any:
-        return jax.device_put(tree, batch_sharding(where.mesh, axis))
+        sharding = batch_sharding(where.mesh, axis)
+        if not where.mesh.is_multi_process:
+            return jax.device_put(tree, sharding)
+        return jax.tree.map(partial(jax.make_array_from_process_local_data, sharding), tree)
 
     return where.mesh.shape["data"] * where.mesh.shape["fsdp"], place
+
+
+def own_rows(tree: Any) -> Any:
+    """This process's share of arrays [P, ...] that a batch has become, in numpy."""
+
+    def read(array: jax.Array) -> np.ndarray:
+        if array.is_fully_addressable:
+            return np.asarray(array)
+        array = jax.device_put(array, batch_sharding(array.sharding.mesh))
+        parts = {shard.index[0].start or 0: shard.data for shard in array.addressable_shards}
+        return np.concatenate([parts[start] for start in sorted(parts)])
+
+    return jax.tree.map(read, tree)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

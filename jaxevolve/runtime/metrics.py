@@ -19,6 +19,8 @@ import psutil
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
+from jaxevolve.runtime.distributed import is_first
+
 _PACKAGES = (
     "jaxevolve",
     "jax",
@@ -235,6 +237,7 @@ def progress_line(steps: int, resumed_step: int = 0) -> tqdm:
         unit="step",
         dynamic_ncols=True,
         mininterval=0.5 if sys.stderr.isatty() else 10,
+        disable=not is_first(),
     )
 
 

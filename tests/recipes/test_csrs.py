@@ -63,6 +63,7 @@ def score_of(model):
 def collect(policy, rows, reference=None, **changes):
     return csrs.collect(
         policy,
+        policy.params,
         reference,
         rows,
         policy.prompts(rows),
@@ -400,6 +401,7 @@ def test_from_real_rows_to_one_whole_step(policy, learner, path):
     params = jax.tree.map(jnp.array, policy.params)
     collected = csrs.collect(
         policy,
+        policy.params,
         policy.params,
         batch.rows,
         batch.prompts,

@@ -1,0 +1,84 @@
+"""What does a step tell of itself? Figures of all its responses, wherever they were sampled."""
+
+import numpy as np
+from flax import struct
+
+from jaxevolve.objectives import uninformative_groups
+from jaxevolve.rewards import distinct_answers, unanimous, vote
+
+
+@struct.dataclass
+class Seen:
+    """What the figures of a step are made of: P prompts, G maternal responses each.
+
+    Attributes:
+        rewards: f32[P, G].
+        counted: bool[P], the prompts whose rewards mean anything.
+        classes: i32[P, G] of the answers.
+        reclasses: i32[P, G, M] of the re-inferences.
+        lengths: i32[P, G] tokens.
+        stopped: bool[P, G].
+        continued: i32[P, G, M] tokens of the re-inferences.
+        entropy: f32[P, G], the sum over a response's tokens, in nats.
+        gap: f32[P, G], the largest |sampler - trainer| log-probability of a response's tokens.
+        labeled: bool[P], the prompts with a label that can be compared with.
+        faulty: bool[P], those with a broken one.
+        correct: bool[P, G].
+    """
+
+    rewards: np.ndarray
+    counted: np.ndarray
+    classes: np.ndarray
+    reclasses: np.ndarray
+    lengths: np.ndarray
+    stopped: np.ndarray
+    continued: np.ndarray
+    entropy: np.ndarray
+    gap: np.ndarray
+    labeled: np.ndarray
+    faulty: np.ndarray
+    correct: np.ndarray
+
+
+def measure(seen: Seen) -> dict[str, float]:
+    """The metrics of a step."""
+    earned = seen.rewards[seen.counted] if seen.counted.any() else np.zeros(1)
+    return {
+        "reward/mean": earned.mean(),
+        "reward/std": earned.std(),
+        "advantage/zero_groups": np.asarray(uninformative_groups(seen.rewards)).mean(),
+        "policy/entropy": seen.entropy.sum() / seen.lengths.sum(),
+        "rollout/length": seen.lengths.mean(),
+        "rollout/truncated": (~seen.stopped).mean(),
+        "rollout/no_answer": (seen.classes < 0).mean(),
+        "rollout/unanimous": unanimous(seen.classes).mean(),
+        "rollout/distinct_answers": distinct_answers(seen.classes).mean(),
+        "rollout/logprob_gap": seen.gap.max(),
+        "rollout/tokens": seen.lengths.sum(),
+        "retrace/agreement": agreement(seen.classes, seen.reclasses),
+        "retrace/tokens": seen.continued.sum(),
+        **label_metrics(seen),
+    }
+
+
+def agreement(classes: np.ndarray, reclasses: np.ndarray) -> float:
+    """Share of re-inferences that keep their parent's answer; NaN without re-inferences."""
+    if reclasses.size == 0:
+        return float("nan")
+    return float(((reclasses == classes[..., None]) & (reclasses >= 0)).mean())
+
+
+def label_metrics(seen: Seen) -> dict[str, float]:
+    """How right the maternal answers and their vote are, where the data has labels."""
+    excluded = seen.faulty.sum()
+    if not seen.labeled.any():
+        return {"label/excluded": excluded} if excluded else {}
+    classes, correct = seen.classes[seen.labeled], seen.correct[seen.labeled]
+    winner, _ = vote(classes)
+    of_winner = (correct & (classes == winner[:, None])).any(-1)
+    return {
+        "label/accuracy": correct.mean(),
+        "label/vote_accuracy": of_winner.mean(),
+        "label/pass_at_n": correct.any(-1).mean(),
+        "label/excluded": excluded,
+    }

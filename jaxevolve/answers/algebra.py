@@ -232,6 +232,8 @@ def apply(name: str, argument: Node) -> Node:
     """Applies a function of one argument: a name of `sympy`, or one of the few named here."""
     if name == "exp":
         return power("e", argument)
+    if name == "cis":
+        return power("e", mul("i", argument))
     if name == "sqrt":
         return power(argument, Fraction(1, 2))
     if name == "ln" and argument in (1, "e"):

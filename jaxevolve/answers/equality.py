@@ -193,6 +193,7 @@ def _same_interval(left: Interval, right: Interval, ask: _Ask) -> bool:
 
 
 def _equal_sequences(left: forms.Sequence, right: forms.Sequence, ask: _Ask) -> bool:
+    left, right = _as_tuple(left, right.kind), _as_tuple(right, left.kind)
     kinds = {left.kind, right.kind}
     for strict, friends in (
         ("matrix", {"matrix"}),
@@ -210,6 +211,13 @@ def _equal_sequences(left: forms.Sequence, right: forms.Sequence, ask: _Ask) -> 
         return all(same)
     table = [[_equal(a, b, ask) for b in right.items] for a in left.items]
     return _matched(table)
+
+
+def _as_tuple(listed: forms.Sequence, other: str) -> forms.Sequence:
+    """A column as a tuple, where it is to be compared with one."""
+    rows = [row.items for row in listed.items if isinstance(row, forms.Sequence)]
+    column = listed.kind == "matrix" and rows and all(len(row) == 1 for row in rows)
+    return forms.Sequence("tuple", sum(rows, ())) if column and other == "tuple" else listed
 
 
 def _matched(table: list[list[bool]]) -> bool:

@@ -21,6 +21,7 @@ from jaxevolve.answers.algebra import (
     mul,
     power,
 )
+from jaxevolve.answers.spelling import number_word
 from jaxevolve.answers.tokens import Token, Unreadable
 from jaxevolve.answers.vocabulary import (
     ACCENTS,
@@ -306,7 +307,8 @@ class Reader:
             token = self._next()
             if token.text == "{":
                 raise Unreadable("a group within a name")
-            label += token.text
+            number = number_word(token.text) if token.kind in ("text", "name", "word") else None
+            label += token.text if number is None else str(number)
         return label
 
     def _command(self, name: str) -> Node:

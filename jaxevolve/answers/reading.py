@@ -36,7 +36,9 @@ from jaxevolve.answers.regions import (
     inequality,
     intersection,
     union,
+    without,
 )
+from jaxevolve.answers.spelling import respell
 from jaxevolve.answers.tokens import (
     MAX_CHARACTERS,
     Token,
@@ -51,19 +53,25 @@ from jaxevolve.answers.vocabulary import is_known_word, is_name
 _PLAIN = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?")
 _WORDS = re.compile(r"[^\W\d_]+(?:[\s'-]+[^\W\d_]+)*")
 _MATRIX = re.compile(
-    r"[\[(]?\s*\\begin\{(?P<kind>[bpB]?matrix|array)\}(?:\{[lcr| ]*\})?(?P<body>.*)"
+    r"[\[(]?\s*\\begin\{(?P<kind>[bpBv]?matrix|array)\}(?:\{[lcr| ]*\})?(?P<body>.*)"
     r"\\end\{(?P=kind)\}\s*[\])]?",
     re.DOTALL,
+)
+_CASES = re.compile(r"(?:[^=\\]*=\s*)?\\begin\{cases\}(.*)\\end\{cases\}", re.DOTALL)
+_CONDITION = re.compile(
+    r"^(?:\\(?:text|mbox|mathrm)\{\s*)?(?:,\s*)?(?:if|when|for|where|当)\b\s*\}?\s*", re.IGNORECASE
 )
 _TEXT_COMMANDS = re.compile(r"\\(?:text|mbox|mathrm|textbf)(?![A-Za-z])|[{}]")
 # What math-verify understands beyond this reader.
 _BEYOND = frozenset({"\\int", "\\iint", "\\iiint", "\\sum", "\\prod", "\\lim"})
+_PLURAL = re.compile(r"(?<=[^\W\d_]{3})(?<![sui])s\b")
 _ORDERS = {
     "<": "<", ">": ">", "\\lt": "<", "\\gt": ">", "<=": "<=", ">=": ">=", "\\le": "<=",
     "\\leq": "<=", "\\leqslant": "<=", "\\ge": ">=", "\\geq": ">=", "\\geqslant": ">=",
     "!=": "!=", "\\ne": "!=", "\\neq": "!=",
 }  # fmt: skip
 _EQUALS = frozenset({"=", "==", "\\approx", "\\equiv"})
+_WITHOUT = frozenset({"\\setminus", "\\backslash"})
 _COLONS = frozenset({":", "\\colon"})
 _OPENING = {"(": ")", "[": "]", "\\{": "\\}"}
 _MINUS_ONE = Fraction(-1)
@@ -89,12 +97,15 @@ def read(text: str) -> Form | None:
 
 @lru_cache(maxsize=1 << 14)
 def _read(text: str) -> Form | None:
-    plain = clean(text)
+    plain = respell(clean(text))
     if not plain:
         return None
     try:
         if matrix := _MATRIX.fullmatch(plain):
-            return _matrix(matrix["body"])
+            rows = _matrix(matrix["body"])
+            return _determinant(rows) if matrix["kind"] == "vmatrix" else rows
+        if cases := _CASES.fullmatch(plain):
+            return _cases(cases[1])
         tokens = tokenize(plain)
         if len(tokens) == 1 and tokens[0].kind in ("text", "name"):
             return read(tokens[0].text)
@@ -108,7 +119,7 @@ def _read(text: str) -> Form | None:
 
 
 def _folded(text: str) -> str:
-    return "".join(text.casefold().split())
+    return "".join(_PLURAL.sub("", text.casefold()).split())
 
 
 def _is_words(text: str) -> bool:
@@ -132,6 +143,38 @@ def _matrix(body: str) -> Sequence:
             for row in rows
         ),
     )
+
+
+def _determinant(matrix: Sequence) -> Value:
+    """What |matrix| comes to."""
+    rows = [[item.node for item in row.items if isinstance(item, Value)] for row in matrix.items]
+    if not 0 < len(rows) <= 5 or any(len(row) != len(rows) for row in rows):
+        raise Unreadable("a determinant of other than a small square of numbers")
+
+    def expand(rows: list[list[Node]]) -> Node:
+        if not rows:
+            return Fraction(1)
+        minors = ([row[:k] + row[k + 1 :] for row in rows[1:]] for k in range(len(rows)))
+        signed = (mul(_MINUS_ONE ** (k % 2), rows[0][k], expand(m)) for k, m in enumerate(minors))
+        return add(*signed)
+
+    return Value(expand(rows))
+
+
+def _cases(body: str) -> Sequence:
+    """Reads pieces, each with its condition; without conditions the lines of a system."""
+    lines = [line.split("&") for line in body.split("\\\\") if line.strip()]
+    if all(len(line) == 1 for line in lines):
+        return _named(Sequence("commas", tuple(_statement(tokenize(line[0])) for line in lines)))
+    pieces = []
+    for line in lines:
+        if len(line) != 2:
+            raise Unreadable("a piece without a condition")
+        value, condition = line[0].strip(" ,"), _CONDITION.sub("", line[1].strip())
+        pieces.append(Sequence("tuple", (_statement(tokenize(value)), _read(condition))))
+    if any(None in piece.items for piece in pieces):
+        raise Unreadable("a piece without a condition")
+    return Sequence("set", tuple(pieces))
 
 
 def _split(tokens: list[Token], separates: Callable[[Token], bool]) -> list[list[Token]]:
@@ -232,7 +275,13 @@ def _single(tokens: list[Token]) -> Form:
     if texts & {"\\cup", "U"}:
         parts = _split(tokens, lambda t: t.text == "\\cup" or (t.text == "U" and t.spaced))
     if len(parts) > 1:
-        return union([_region(_single(part)) for part in parts])
+        forms = [_single(part) for part in parts]
+        if all(isinstance(form, Sequence) and form.kind == "set" for form in forms):
+            return Sequence("set", tuple(_distinct([i for form in forms for i in form.items])))
+        return union([_region(form) for form in forms])
+    parts = _split(tokens, lambda t: t.text in _WITHOUT) if texts & _WITHOUT else []
+    if len(parts) == 2:
+        return without(_region(_single(parts[0])), _region(_single(parts[1])))
     if [t.text for t in tokens] in (["\\mathbb", "{", "R", "}"], ["\\mathbb", "R"], ["\\R"]):
         return Region((Interval(MINUS_INFINITY, INFINITY, False, False),))
     parts = _split(tokens, lambda t: t.text in _ORDERS) if texts & _ORDERS.keys() else []
@@ -244,12 +293,20 @@ def _single(tokens: list[Token]) -> Form:
     parts = _split(tokens, lambda t: t.text in _EQUALS) if texts & _EQUALS else []
     if len(parts) > 1:
         return _equation(parts)
+    if _is_point(tokens):  # P(3, 4)
+        tokens = tokens[1:]
     if tokens[0].text in (*_OPENING, "]") and (form := _bracketed(tokens)):
         return form
     parts = _split(tokens, lambda t: t.text in _COLONS) if texts & _COLONS else []
     if len(parts) > 1:
         return _ratio([_node(part) for part in parts])
     return _value(tokens)
+
+
+def _is_point(tokens: list[Token]) -> bool:
+    letter = tokens[0].kind == "word" and len(tokens[0].text) == 1 and tokens[0].text.isupper()
+    closed = letter and len(tokens) > 3 and tokens[1].text == "(" and tokens[-1].text == ")"
+    return closed and len(_split(tokens[2:-1], lambda t: t.text == ",")) > 1
 
 
 def _bracketed(tokens: list[Token]) -> Form | None:
@@ -271,7 +328,11 @@ def _bracketed(tokens: list[Token]) -> Form | None:
         return Sequence("set", tuple(_distinct(items)))
     if len(parts) > 1:
         kind = "tuple" if opening == "(" else "square"
-        return Sequence(kind, tuple(_single(part) for part in parts))
+        items = tuple(_single(part) for part in parts)
+        rows = [i.items for i in items if isinstance(i, Sequence) and i.kind == "square"]
+        if kind == "square" and len(rows) == len(items) and len({len(row) for row in rows}) == 1:
+            return Sequence("matrix", tuple(Sequence("matrix", row) for row in rows))
+        return Sequence(kind, items)
     if opening == "[" and len(tokens) > 2:
         return _single(inner)
     return None

@@ -9,6 +9,7 @@ from jaxevolve.answers.tokens import Unreadable
 _MINUS_ONE = Fraction(-1)
 INFINITY: Node = "oo"
 MINUS_INFINITY = mul(_MINUS_ONE, INFINITY)
+_ALL = Interval(MINUS_INFINITY, INFINITY, False, False)
 
 
 def bounded(low: Node, high: Node, with_low: bool, with_high: bool) -> Interval:
@@ -28,10 +29,34 @@ def inequality(sides: list[Node], signs: list[str]) -> Form:
     if len(signs) != 1:
         raise Unreadable("a chain of inequalities")
     sign = signs[0]
-    difference = add(sides[0], mul(_MINUS_ONE, sides[1]))
+    low, high = sides
+    difference = add(low, mul(_MINUS_ONE, high))
     if sign == "!=":
+        excluded = _solved(difference, "<=")
+        if isinstance(excluded, Region):
+            (half,) = excluded.intervals
+            bound = half.high if half.high != INFINITY else half.low
+            return without(
+                Region((_ALL,), excluded.name), Region((Interval(bound, bound, True, True),))
+            )
         factor, _ = coefficient(difference)
         return Relation("!=", mul(difference, _MINUS_ONE) if factor < 0 else difference)
+    # |x| < 3 is -3 < x and x < 3; 3 < |x| is x < -3 or 3 < x.
+    for size, halves, joined in (
+        (
+            low,
+            lambda x: (
+                add(x, mul(_MINUS_ONE, high)),
+                add(mul(_MINUS_ONE, x), mul(_MINUS_ONE, high)),
+            ),
+            intersection,
+        ),
+        (high, lambda x: (add(low, mul(_MINUS_ONE, x)), add(low, x)), union),
+    ):
+        if isinstance(size, tuple) and size[0] == "abs":
+            solved = [_solved(half, sign) for half in halves(size[1])]
+            if all(isinstance(half, Region) for half in solved):
+                return joined(solved)
     return _solved(difference, sign)
 
 
@@ -63,7 +88,44 @@ def as_region(form: Form) -> Region | None:
         if isinstance(low, Value) and isinstance(high, Value):
             closed = form.kind == "square"
             return Region((bounded(low.node, high.node, closed, closed),))
+    values = [item for item in getattr(form, "items", ()) if isinstance(item, Value)]
+    if isinstance(form, Sequence) and form.kind == "set" and len(values) == len(form.items):
+        return Region(tuple(Interval(v.node, v.node, True, True) for v in values))
     return None
+
+
+def without(region: Region, points: Region) -> Region:
+    """A region without single points, numbers all, that lie within it.
+
+    Raises:
+        Unreadable: they are something else.
+    """
+    left = list(region.intervals)
+    for point in points.intervals:
+        if point.low != point.high:
+            raise Unreadable("a difference of intervals")
+        holding = [i for i in left if _holds(i, point.low)]
+        if len(holding) != 1:
+            raise Unreadable("a point that is not within")
+        (interval,) = holding
+        place = left.index(interval)
+        left[place : place + 1] = [
+            Interval(interval.low, point.low, interval.with_low, False),
+            Interval(point.low, interval.high, False, interval.with_high),
+        ]
+    return Region(tuple(left), region.name)
+
+
+def _holds(interval: Interval, number: Node) -> bool:
+    """Whether a number lies between two bounds; one that is no fraction only between infinities."""
+    ends = ((interval.low, MINUS_INFINITY, 1), (interval.high, INFINITY, -1))
+    return all(
+        end == infinity
+        or (
+            isinstance(end, Fraction) and isinstance(number, Fraction) and sign * (number - end) > 0
+        )
+        for end, infinity, sign in ends
+    )
 
 
 def _order(interval: Interval) -> tuple[int, Fraction, str]:

@@ -26,7 +26,7 @@ _SPELLINGS = {
     "h": "hour hours hr hrs 小时", "day": "days 天", "week": "weeks", "month": "months",
     "year": "years yr yrs", "mph": "", "rad": "radian radians", "N": "newton newtons",
     "J": "joule joules", "W": "watt watts", "V": "volt volts", "Hz": "hertz", "kPa": "",
-    "": "unit units",
+    "ohm": "ohms Omega", "yuan": "元 rmb cny", "": "unit units",
 }  # fmt: skip
 _CANONICAL = {word: unit for unit, words in _SPELLINGS.items() for word in words.split()}
 _CANONICAL |= {unit: unit for unit in _SPELLINGS if unit.isalpha()}
@@ -51,7 +51,7 @@ def take_unit(tokens: list[Token]) -> tuple[list[Token], str | None, Fraction]:
     Returns:
         (the tokens of the value, the unit or None, what a word such as "million" multiplies by).
     """
-    functions = (t for t in tokens[:-1] if t.kind in ("cmd", "word"))
+    functions = (t for t in tokens[:-1] if t.kind in ("cmd", "word", "name"))
     if any(token.text.lstrip("\\") in TRIGONOMETRIC for token in functions):
         return tokens, None, Fraction(1)  # sin 30 degrees: the sign belongs to the argument
     for start in range(1, len(tokens)):
@@ -80,6 +80,8 @@ def _begins_unit(before: Token, token: Token, after: list[Token]) -> bool:
         return token.text in _CANONICAL or _is_unknown_word(token)
     if token.text in ("°", "\\degree", "%", "\\%"):
         return True
+    if token.text == "\\Omega":
+        return before.kind == "num" and not after
     follows = [piece.text for piece in after[:3]]
     return token.text == "^" and (
         follows[:1] in (["\\circ"], ["°"]) or follows[:2] == ["{", "\\circ"]
@@ -103,6 +105,8 @@ def _unit_text(tokens: list[Token]) -> str | None:
             text += token.text
         elif token.text in ("\\circ", "\\degree", "°"):
             text = text.rstrip("^{ ") + " ° "
+        elif token.text == "\\Omega":
+            text += " Omega "
         elif token.text in ("%", "\\%"):
             text += " % "
         elif token.text in ("\\cdot", "*", "\\times"):
@@ -115,12 +119,15 @@ def _unit_text(tokens: list[Token]) -> str | None:
 
 
 def _canonical(text: str) -> tuple[str, Fraction]:
-    """A unit's one spelling, and its multiplier."""
+    """A unit's one spelling, its factors in order with their exponents, and its multiplier.
+
+    What follows a stroke or "per" is below it: J/kg K is J/(kg K).
+    """
     pieces = _PIECE.findall(text.replace("\\", ""))
-    unit: list[str] = []
+    powers: dict[str, int] = {}
     multiplier = Fraction(1)
-    pending = 0
-    for piece in pieces:
+    pending, below, last = 1, 1, ""
+    for index, piece in enumerate(pieces):
         word = piece if len(piece) == 1 else piece.lower()
         for sign, degree in _CHINESE_POWERS.items():
             if word.startswith(sign):
@@ -128,32 +135,20 @@ def _canonical(text: str) -> tuple[str, Fraction]:
         if word in _MULTIPLIERS:
             multiplier *= 10 ** _MULTIPLIERS[word]
         elif word in ("squared", "cubed"):
-            unit += ["^", str(_WORD_POWERS[word])]
+            powers[last] = powers.get(last, 0) * _WORD_POWERS[word]
         elif word in _WORD_POWERS:
             pending = _WORD_POWERS[word]
         elif word in ("per", "/"):
-            unit.append("/")
-        elif word in ("*", "·"):
-            unit.append("*")
-        elif word in ("^", "-") or word.isdigit():
-            unit.append(word)
-        elif word == "°":
-            unit.append("deg")
-        else:
+            below = -1
+        elif word.isdigit():
+            sign = -1 if pieces[index - 1] == "-" else 1
+            powers[last] = powers.get(last, 0) * sign * int(word)
+        elif word not in ("*", "·", "^", "-"):
             singular = word[:-1] if len(word) > 3 and word.endswith("s") else word
-            name = _CANONICAL.get(piece, _CANONICAL.get(word, singular))
-            unit.append(name)
-            if pending and name:
-                unit += ["^", str(pending)]
-            pending = 0
-    return _joined(unit), multiplier
-
-
-def _joined(pieces: list[str]) -> str:
-    """Joins a unit's pieces; a power without a base ("units^2") is no unit."""
-    text = ""
-    for before, piece in zip(["", *pieces], pieces):
-        if piece and text and before not in ("^", "/", "*", "-", "") and piece not in "^/*-":
-            text += " "
-        text += piece
-    return "" if text.startswith("^") else text
+            names = {"°": "deg"} | _CANONICAL
+            last = names.get(piece, names.get(word, singular))
+            powers[last] = powers.get(last, 0) + below * pending
+            pending = 1
+    powers.pop("", None)  # "units" and the power of nothing ("units^2") are no unit
+    factors = (f"{n}^{p}" if p != 1 else n for n, p in sorted(powers.items()) if p)
+    return " ".join(factors), multiplier

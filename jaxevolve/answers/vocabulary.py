@@ -4,6 +4,7 @@ from jaxevolve.answers.tokens import Token
 
 TRIGONOMETRIC = {
     "sin": "sin", "cos": "cos", "tan": "tan", "cot": "cot", "sec": "sec", "csc": "csc", "tg": "tan",
+    "cis": "cis",
 }  # fmt: skip
 INVERSE = {"sin": "asin", "cos": "acos", "tan": "atan"}
 FUNCTIONS = TRIGONOMETRIC | {

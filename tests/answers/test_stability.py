@@ -5,10 +5,11 @@ import time
 from fractions import Fraction
 
 import pytest
+from answer_kinds import KINDS
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jaxevolve.answers import equal, pool
+from jaxevolve.answers import choose, equal, judge, pool
 from jaxevolve.answers.algebra import add, apply, divide, mul, power
 from jaxevolve.answers.approximation import certainly_different
 from jaxevolve.answers.reading import read
@@ -45,6 +46,17 @@ REWRITINGS = [
     lambda s: re.sub(r"(?<!\\)\(", r"\\left(", re.sub(r"(?<!\\)\)", r"\\right)", s)),
     lambda s: s.replace("\\frac", "\\dfrac"),
     lambda s: s.replace("-", "−"),
+]
+HARMLESS = [
+    lambda s: f" {s} ",
+    lambda s: f"${s}$" if "$" not in s else s,
+    lambda s: f"\\({s}\\)",
+    lambda s: f"{s}.",
+    lambda s: f"**{s}**",
+    lambda s: f"\\boxed{{{s}}}",
+    lambda s: re.sub(r"(?<!\\)\(", r"\\left(", re.sub(r"(?<!\\)\)", r"\\right)", s)),
+    lambda s: re.sub(r"(?<=\s)(?=\S)", " ", s),
+    lambda s: rf"\text{{{s}}}" if s.replace(" ", "").isalpha() else s,
 ]
 
 
@@ -96,6 +108,39 @@ def test_reading_never_raises(text):
 def test_comparing_never_raises_and_is_symmetric(left, right):
     forward, backward = equal(gold=left, pred=right), equal(gold=right, pred=left)
     assert forward == backward
+
+
+def _mutated(text, cuts):
+    for place, piece in cuts:
+        place %= len(text) + 1
+        text = text[:place] + piece + text[place + len(piece) % 2 :]
+    return text
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(KINDS),
+    st.lists(st.tuples(st.integers(0, 200), PIECES | st.just("")), max_size=3),
+)
+def test_mutated_answers_never_raise_nor_run_long_and_stay_symmetric(row, cuts):
+    _, left, right, _ = row
+    left = _mutated(left, cuts)
+    start = time.monotonic()
+    forward = equal(gold=left, pred=right)
+    assert time.monotonic() - start < pool.SECONDS + 2  # room for a machine that does other things
+    assert equal(gold=right, pred=left) == forward
+    assert choose(left, {"A": right, "B": "7"}) in (None, "A", "B", "AB")
+    judge(gold=left, pred=right)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(KINDS), st.lists(st.sampled_from(HARMLESS), max_size=3, unique=True))
+def test_harmless_rewriting_keeps_every_verdict(row, rewritings):
+    _, left, right, verdict = row
+    written = left
+    for rewrite in rewritings:
+        written = rewrite(written)
+    assert equal(gold=written, pred=right) == verdict
 
 
 @settings(deadline=None)

@@ -1,13 +1,9 @@
-"""When are two answers the same?
+"""When are two answers the same? The choices are in the docstring of `equal`.
 
-Answers are read into forms (`reading`), and forms are compared by the rules below: by key, then by
-exact arithmetic, then, where floating point cannot tell two expressions apart, by sympy in a worker
-process. Numbers are compared exactly: 0.5 is 1/2, 0.333 is not 1/3. The relation is symmetric. It
-is not transitive (35 and 0.35 both stand for 35 %), which is why a vote compares an answer with the
-first member of each class, in the order in which they came.
-
-Policies beside those of `reading`: a unit may be missing on one side, but two units must agree;
-35 % is 35 and 0.35; of angles a degree sign is such a unit; x = 17 is 17, but not y = 17.
+Answers are read into forms (`reading`), and forms are compared: by key, then by exact arithmetic,
+then, where floating point cannot tell two expressions apart, by sympy in a worker process. The
+relation is symmetric. It is not transitive (35 and 0.35 both stand for 35 %), which is why a vote
+compares an answer with the first member of each class, in the order in which they came.
 """
 
 import threading
@@ -33,7 +29,47 @@ _MOST_ITEMS = 40
 
 
 def equal(*, gold: str | None, pred: str | None) -> bool:
-    """Tells whether two answers are the same; symmetric.
+    r"""Tells whether two answers are the same, by the choices that follow; symmetric.
+
+    Looks. Dollar signs, \left, spacing, styles, markdown, a closing full stop, "the answer is" and
+    full-width forms change nothing. A box or an answer tag is taken off. A sentence that ends with
+    a value ("The area is 40") is that value, unless a negation or comparison stands in it.
+
+    Numbers are compared exactly, never by a tolerance: 0.5 is 1/2, 0.333 is not 1/3, 3.14 is not
+    pi. 1,284 and 12 500 are one number each, (1,284) is a pair. 3 1/4 and 3\frac14 are mixed
+    numbers, the sign before them covers both parts. 047 is 47; 3.2e5, 0x1F, 1_000, "twenty-one"
+    and 二十五 are numbers; 0.1\overline{6} and 0.1666... are 1/6. 1011_2 is known by its looks
+    alone. A power or factorial of over 4096 bits equals only what is written alike.
+
+    Units. A unit may be missing on one side; where both have one they must agree and are not
+    converted (1 m is not 100 cm), save that hours with minutes, feet with inches and the like are
+    one value. A sign of currency is a unit. A degree sign is one too, and pi/180 in the argument of
+    a trigonometric function alone; minutes and seconds of arc count. 35 % is 35 and 0.35. Words
+    behind a number are its unit: 3 apples is 3, and not 3 oranges.
+
+    Expressions are equal where algebra says so. Symbols are real; where one stands under a root or
+    a logarithm all are positive: sqrt(1/n) is 1/sqrt(n). Odd roots of negative numbers are real.
+    \log is to base 10, i the imaginary unit, e the base of \ln; 1/2x is x/2, \sqrt12 is sqrt(12),
+    \frac12 is 1/2. Sums, integrals and limits are carried out; one that sympy cannot carry out
+    within its limits equals only what is written alike.
+
+    Several answers. A list without brackets, "a and b" and a set have no order, a tuple has. A list
+    without brackets may stand for a tuple in its order, [a, b] for a list or a closed interval,
+    (a, b) for a pair or an open one, a column for a tuple. a \pm b is the list of both. "3 or 3"
+    and {3, 3} are one 3. Sequences with dots are ordered. A part of a list is not the list.
+
+    Intervals and inequalities are the numbers that they describe, whatever the variable unless two
+    different ones are named: x < 6 is (-oo, 6), |x| < 3 is (-3, 3), x != 0 both open half-lines,
+    "at least 5" [5, oo). None of them equals a number.
+
+    Equations. x = 17 is 17, but not y = 17; "x = 3 or x = -2" is the list. Two equations are equal
+    when their sides differ by a constant factor, denominators cleared: 2x + 3y = 5 is y = (5-2x)/3.
+    P(3, 4) is (3, 4). 3:4 is 3/4, 3:4:5 is 6:8:10. 3:30 PM is a time, 15:30 alone a ratio.
+
+    Matrices by their elements, whatever the brackets; pieces with conditions in any order.
+
+    Words by their letters, whatever the case, spaces and a plural s: "yes" is not "true". A date is
+    the same in both orders of day and month name.
 
     Args:
         gold: an answer, as `extract` gives it or as a data set has it.

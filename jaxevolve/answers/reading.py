@@ -1,13 +1,6 @@
 r"""Reads an answer: numbers, lists, tuples, sets, intervals, equations, units, words.
 
-Policies, each of them a choice:
-- A comma-separated list without brackets and a set have no order; a tuple has. A list without
-  brackets may stand for a tuple, in its order.
-- (a, b) is a pair or an open interval, [a, b] a list or a closed one, as the other answer needs.
-- x = 17 may stand for 17; x = 3 or x = -2, and x = 3, -2, for the list.
-- a \pm b is the list of both. 3:4 is 3/4.
-- A sentence that ends with a value ("The area is 40 cm", "a total of 4/5") is that value.
-- What cannot be read is compared as words, small and capital letters alike.
+What an answer may mean is said in the docstring of `equality.equal`.
 """
 
 import re

@@ -152,6 +152,18 @@ def test_every_question_is_scored_once_and_the_last_batch_counts(
     assert (records[0]["greedy_correct"], records[4]["greedy_correct"]) == (True, False)
 
 
+def test_a_question_with_a_broken_label_is_left_out_and_counted(policy, caplog):
+    rows = answerer.rows(3)
+    rows = [rows[0], {**rows[1], "answer": "see figure"}, rows[2]]
+    ids = policy.prompts(rows).ids.tolist()
+    known = {id: row["answer"] for id, row in zip(ids, rows)}
+    outcome, records = evaluate(Reciter(policy.processor, known), rows, n=2, max_tokens=4)
+    figures = summary(outcome, [record["family"] for record in records])
+    assert (figures["questions"], figures["excluded"], figures["greedy"]) == (2, 1, 1.0)
+    assert [record["id"] for record in records] == [rows[0]["id"], rows[2]["id"]]
+    assert f"question {rows[1]['id']} is excluded: the label points elsewhere" in caplog.text
+
+
 def test_the_first_questions_are_asked_where_not_all_are(policy):
     rows = answerer.rows(5)
     reciter = Reciter(policy.processor, {})

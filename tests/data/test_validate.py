@@ -129,6 +129,15 @@ def test_rows_without_a_label_are_of_no_use_where_labels_are_the_signal(folder, 
     assert len(open_data(path, settings(), processor, labels=True)) == 1
 
 
+def test_a_broken_label_is_left_out_where_labels_are_the_signal(folder, processor, tmp_path):
+    path = folder(GOOD, {**GOOD, "answer": "see figure"})
+    assert len(open_data(path, settings(), processor)) == 2
+    listing = tmp_path / "left_out.jsonl"
+    kept = open_data(path, settings(strict=True), processor, labels=True, listing=listing)
+    assert [row["id"] for row in kept] == ["0"]
+    assert "row 1: the label points elsewhere ('see figure')" in listing.read_text()
+
+
 def test_an_empty_question_is_left_out(folder, processor):
     path = folder(GOOD, {**GOOD, "question": " "})
     assert len(open_data(path, settings(), processor)) == 1

@@ -202,6 +202,18 @@ def test_without_re_inference_the_same_path_is_another_system(policy, rows, kind
         assert all(r["reinference"] == [] for r in sample["responses"])
 
 
+def test_a_broken_label_rewards_nobody_and_is_counted(policy, rows):
+    broken = [{**rows[0], "answer": "see figure"}, *rows[1:]]
+    made, whole = (
+        collect(policy, some, **{"retrace.m": 0, "reward.kind": "label"}) for some in (broken, rows)
+    )
+    assert made.metrics["label/excluded"] == 1
+    assert not made.experience.advantages[0].any()
+    assert np.array_equal(made.experience.advantages[1:], whole.experience.advantages[1:])
+    assert whole.metrics["label/excluded"] == 0
+    assert {r["reason"] for r in made.samples[0]["responses"]} == {"the label points elsewhere"}
+
+
 def test_maternal_samples_do_not_depend_on_what_follows_them(policy, rows, collected):
     alone = collect(policy, rows, **{"retrace.m": 0, "reward.kind": "majority"})
     np.testing.assert_array_equal(alone.experience.tokens, collected.experience.tokens)

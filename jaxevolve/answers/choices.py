@@ -42,10 +42,17 @@ _LEAD = re.compile(
     re.IGNORECASE,
 )
 _ONE = re.compile(r"[(（\[【]?\s*([A-Za-z])\s*[)）\]】]?")
-_WITH_TEXT = re.compile(r"(?:[(（\[【]\s*([A-Za-z])\s*[)）\]】]|([A-Z])\s*[.．:：、)）])\s*(?=\S)")
-_WITH_REASON = re.compile(r"([A-Z])\s*(?:,|;|\bbecause\b|\bsince\b|\bas\b|\bfor\b|[-–—]\s)\s*\w")
+_CORRECT = r"(?:is|must\s+be)\s+(?:the\s+)?(?:correct|right|true|answer|best)"
+# "(A) is too small" says nothing of what is right.
+_WITH_TEXT = re.compile(
+    r"(?:[(（\[【]\s*([A-Za-z])\s*[)）\]】]|([A-Z])\s*[.．:：、)）])\s*(?=\S)"
+    rf"(?:(?={_CORRECT})|(?!(?:is|are|was|were|can|cannot|does|has|gives|fails|seems|looks)\b))"
+)
+_WITH_REASON = re.compile(
+    rf"([A-Z])\s*(?:[,;]?\s*(?:because|since|as|for|which|so)\b|[-–—]\s+(?=\w\w|\d|\\)|{_CORRECT})"
+)
 _SPACED = re.compile(r"([A-Z])\s+(\S.*)", re.DOTALL)
-_BEHIND_TEXT = re.compile(r"[(（\[【]\s*([A-Z])\s*[)）\]】]$|,\s*([A-Z])$")
+_BEHIND_TEXT = re.compile(r"[(（\[【]\s*([A-Z])\s*[)）\]】]$")
 _OPTION_WORD = re.compile(r"(?:\b(?:option|choice)\b|选项?)\s*[(（\[]?\s*([A-Z])(?![A-Za-z])")
 _SEVERAL = re.compile(
     r"\s*(?:[,;/&，；、+]|\band\b|\bor\b|和|与|及)\s*|\s+|(?<=[)）\]])(?=[(（\[])"
@@ -241,8 +248,8 @@ def _letters(content: str, options: Options) -> str | None:
     named = {match[1] for match in _OPTION_WORD.finditer(plain)}
     if len(named) == 1 and not _NEGATION.search(plain):
         return _known(*named, options)
-    if match := _BEHIND_TEXT.search(plain):
-        return _known(match[match.lastindex], options)
+    if (match := _BEHIND_TEXT.search(plain)) and not _NEGATION.search(plain):
+        return _known(match[1], options)
     return None
 
 

@@ -29,6 +29,7 @@ _ELSEWHERE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _LETTER = re.compile(r"[(（]?([A-Z])[)）.]?")
+_LETTERS = dict.fromkeys("ABCDEFGHIJ", "")
 
 
 @dataclass(frozen=True)
@@ -119,18 +120,20 @@ def judge_many(
             verdicts[i] = Verdict(None, fault)
         elif pred is None or read(pred) is None:
             verdicts[i] = Verdict("no answer", "none found")
-        elif listed[i]:
+        elif listed[i] or _LETTER.fullmatch(gold.strip()):
             lettered.append(i)
         else:
             open_ended.append(i)
-    asked = [(text, listed[i]) for i in lettered for text in pairs[i]]
+    asked = [(text, listed[i] or _LETTERS) for i in lettered for text in pairs[i]]
     chosen = choose_many(asked)
     compared = [pairs[i] for i in open_ended]
     for i, wanted, named in zip(lettered, chosen[::2], chosen[1::2]):
-        if wanted is None:  # the label is of no option's text
+        if wanted is None or (
+            named is None and not listed[i]
+        ):  # no option is meant, or can be told
             gold, pred = pairs[i]
             open_ended.append(i)
-            compared.append((gold, listed[i].get(named or "") or pred))
+            compared.append((gold, (listed[i] or {}).get(named or "") or pred))
         elif named is None:
             verdicts[i] = Verdict("no answer", "names no option")
         else:

@@ -50,6 +50,25 @@ def test_verdicts_with_options(gold, pred, state):
 
 
 @pytest.mark.parametrize(
+    ("gold", "pred", "state"),
+    [
+        ("C", "(C)", "right"),
+        ("C", "C. 52", "right"),
+        ("C", "c", "right"),
+        ("(C)", "The answer is C", "right"),
+        ("C", "B. 52", "wrong"),
+        ("C", "A, C", "wrong"),
+        ("A", "A total of 4/5", "wrong"),
+        ("C", "52", "wrong"),
+        ("V", "V", "right"),
+        ("C", None, "no answer"),
+    ],
+)
+def test_verdicts_by_a_letter_without_options(gold, pred, state):
+    assert judge(gold=gold, pred=pred).state == state
+
+
+@pytest.mark.parametrize(
     "gold",
     [
         *(None, "", "  ", r"\boxed{}", "$$", r"\boxed{4", r"\frac{3", "3}", r"2\sqrt", "x =", "?"),

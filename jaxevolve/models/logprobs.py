@@ -2,16 +2,20 @@
 
 For V = 151,936 the float32 logits of 8 x 1,536 tokens take 7 GiB, and their gradient as much
 again. Here the vocabulary is walked in chunks, forward with a running log-sum-exp, backward with
-the chunk's logits made anew, so memory is that of one chunk.
+the chunk's logits made anew, so memory is that of one chunk. Where all logits are small they are
+one chunk, and kept: that saves one of four matrix products.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
 CHUNK = 8192  # rows of the head that are multiplied at once
+KEPT = 1 << 26  # bytes of float32 logits that are small
 
 
 def token_logprobs(
@@ -37,7 +41,11 @@ def token_logprobs(
 def _flat(
     hidden: jax.Array, head: jax.Array, tokens: jax.Array, temperature: float
 ) -> tuple[jax.Array, jax.Array]:
-    return _forward(hidden, head, tokens, temperature)[0]
+    return _values(hidden, head, tokens, temperature)[0]
+
+
+def _small(hidden: jax.Array, head: jax.Array) -> bool:
+    return 4 * len(hidden) * len(head) <= KEPT
 
 
 def _chunks(vocabulary: int) -> tuple[jax.Array, int]:
@@ -63,10 +71,17 @@ def _logits(
     return jnp.where(ids >= start, logits / temperature, -jnp.inf), ids, rows, first
 
 
-def _forward(
+def _values(
     hidden: jax.Array, head: jax.Array, tokens: jax.Array, temperature: float
-) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, ...]]:
-    starts, size = _chunks(head.shape[0])
+) -> tuple[tuple[jax.Array, jax.Array], tuple[Any, ...]]:
+    """The two results; and normalizer, mean logit and, where they are small, the logits."""
+    if _small(hidden, head):
+        logits = _logits(hidden, head, jnp.zeros((), int), len(head), temperature)[0]
+        normalizer = jax.nn.logsumexp(logits, axis=-1)
+        mean = (jnp.exp(logits - normalizer[:, None]) * logits).sum(-1)
+        chosen = jnp.take_along_axis(logits, tokens[:, None], axis=1)[:, 0]
+        return (chosen - normalizer, normalizer - mean), (normalizer, mean, logits)
+    starts, size = _chunks(len(head))
 
     def step(carry: tuple[jax.Array, ...], start: jax.Array) -> tuple[tuple[jax.Array, ...], None]:
         top, total, weighted, chosen = carry
@@ -87,41 +102,60 @@ def _forward(
     )
     normalizer = top + jnp.log(total)
     mean = weighted / total  # the mean logit: entropy is normalizer - mean
-    result = (chosen - normalizer, normalizer - mean)
-    return result, (hidden, head, tokens, normalizer, mean)
+    return (chosen - normalizer, normalizer - mean), (normalizer, mean, None)
+
+
+def _forward(
+    hidden: Any, head: Any, tokens: Any, temperature: float
+) -> tuple[tuple[jax.Array, jax.Array], tuple[Any, ...]]:
+    inputs = (hidden.value, head.value, tokens.value)
+    result, saved = _values(*inputs, temperature)
+    return result, inputs + saved
 
 
 def _backward(
-    temperature: float, saved: tuple[jax.Array, ...], cotangents: tuple[jax.Array, jax.Array]
+    temperature: float, saved: tuple[Any, ...], cotangents: tuple[Any, Any]
 ) -> tuple[jax.Array, jax.Array, None]:
-    hidden, head, tokens, normalizer, mean = saved
+    hidden, head, tokens, normalizer, mean, kept = saved
     of_logprob, of_entropy = cotangents
-    starts, size = _chunks(head.shape[0])
+
+    def through_logits(logits: jax.Array, ids: jax.Array, start: jax.Array) -> jax.Array:
+        p = jnp.exp(logits - normalizer[:, None])
+        here = (ids == tokens[:, None]) & (ids >= start)
+        gradient = jnp.zeros((), jnp.float32)
+        # What the loss does not read costs nothing.
+        if not isinstance(of_logprob, SymbolicZero):
+            gradient += of_logprob[:, None] * (here - p)
+        if not isinstance(of_entropy, SymbolicZero):
+            finite = jnp.where(p > 0, logits, 0.0)
+            gradient -= of_entropy[:, None] * p * (finite - mean[:, None])
+        return (jnp.broadcast_to(gradient, p.shape) / temperature).astype(hidden.dtype)
+
+    def products(d_logits: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return tuple(
+            lax.dot_general(d_logits, x, ((axes, (0,)), ((), ())), preferred_element_type="float32")
+            for axes, x in (((1,), rows), ((0,), hidden))
+        )
+
+    if kept is not None:
+        d_logits = through_logits(kept, jnp.arange(len(head)), jnp.zeros((), int))
+        d_hidden, d_head = products(d_logits, head)
+        return d_hidden.astype(hidden.dtype), d_head.astype(head.dtype), None
+    starts, size = _chunks(len(head))
 
     def step(
         carry: tuple[jax.Array, jax.Array], start: jax.Array
     ) -> tuple[tuple[jax.Array, jax.Array], None]:
         d_hidden, d_head = carry
         logits, ids, rows, first = _logits(hidden, head, start, size, temperature)
-        p = jnp.exp(logits - normalizer[:, None])
-        finite = jnp.where(p > 0, logits, 0.0)
-        here = (ids == tokens[:, None]) & (ids >= start)
-        d_logits = of_logprob[:, None] * (here - p)
-        d_logits = d_logits - of_entropy[:, None] * p * (finite - mean[:, None])
-        d_logits = (d_logits / temperature).astype(hidden.dtype)
-        d_hidden = d_hidden + lax.dot_general(
-            d_logits, rows, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
-        )
-        d_rows = lax.dot_general(
-            d_logits, hidden, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32
-        )
+        more, d_rows = products(through_logits(logits, ids, start), rows)
         old = lax.dynamic_slice_in_dim(d_head, first, size)
         d_head = lax.dynamic_update_slice_in_dim(d_head, old + d_rows.astype(head.dtype), first, 0)
-        return (d_hidden, d_head), None
+        return (d_hidden + more, d_head), None
 
     zeros = (jnp.zeros(hidden.shape, jnp.float32), jnp.zeros_like(head))
     (d_hidden, d_head), _ = lax.scan(step, zeros, starts)
     return d_hidden.astype(hidden.dtype), d_head, None
 
 
-_flat.defvjp(_forward, _backward)
+_flat.defvjp(_forward, _backward, symbolic_zeros=True)

@@ -9,6 +9,7 @@ Architecture: Bai et al., Qwen2.5-VL Technical Report (arXiv 2502.13923), sectio
 Hugging Face implementation, whose parameter names are the paths of the tree here.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -52,23 +53,24 @@ class Attention(nn.Module):
         self.v_proj = Linear(c.num_key_value_heads * c.head_dim, use_bias=True)
         self.o_proj = Linear(c.hidden_size)
 
-    def heads(self, x: jax.Array, angles: jax.Array) -> tuple[jax.Array, KeyValues]:
-        """x [P, G, L, D] -> query [P, K, G, R, L, h], keys and values [P, K, G, L, h], rotated."""
+    def project(self, x: jax.Array, angles: jax.Array) -> tuple[jax.Array, KeyValues]:
+        """x [P, N, D] -> query [P, N, K, R, h], keys and values [P, N, K, h], rotated."""
         kv_heads, width = self.config.num_key_value_heads, self.config.head_dim
-        query = self.q_proj(x).reshape(*x.shape[:3], kv_heads, -1, width)
-        key = self.k_proj(x).reshape(*x.shape[:3], kv_heads, width)
-        value = self.v_proj(x).reshape(*x.shape[:3], kv_heads, width)
+        query = self.q_proj(x).reshape(*x.shape[:2], kv_heads, -1, width)
+        key = self.k_proj(x).reshape(*x.shape[:2], kv_heads, width)
+        value = self.v_proj(x).reshape(*x.shape[:2], kv_heads, width)
         query = rotate(query, angles[..., None, None, :])
-        key = rotate(key, angles[..., None, :])
-        return (
-            query.transpose(0, 3, 1, 4, 2, 5),
-            (key.transpose(0, 3, 1, 2, 4), value.transpose(0, 3, 1, 2, 4)),
-        )
+        return query, (rotate(key, angles[..., None, :]), value)
 
-    def out(self, mixed: jax.Array) -> jax.Array:
-        """[P, K, G, R, L, h] -> [P, G, L, D]."""
-        mixed = mixed.transpose(0, 2, 4, 1, 3, 5)
-        return self.o_proj(mixed.reshape(*mixed.shape[:3], -1))
+    def out(self, mixed: Sequence[jax.Array]) -> jax.Array:
+        """Streams [P, K, G, R, L, h], one behind the other -> [P, N, D]."""
+        flat = [x.transpose(0, 2, 4, 1, 3, 5).reshape(len(x), -1, self.width) for x in mixed]
+        return self.o_proj(jnp.concatenate(flat, axis=1))
+
+    @property
+    def width(self) -> int:
+        """H * h."""
+        return self.config.num_attention_heads * self.config.head_dim
 
 
 class DecoderBlock(nn.Module):
@@ -88,24 +90,34 @@ class DecoderBlock(nn.Module):
         self,
         x: jax.Array,
         angles: jax.Array,
+        length: int,
         segments: jax.Array | None = None,
-        prefix: Any = None,
+        there: jax.Array | None = None,
     ) -> tuple[jax.Array, KeyValues]:
-        """A whole stream, causally.
+        """The prompt stream and, behind it, the rows of the response stream: one matrix product.
 
         Args:
-            x: [P, G, L, D]; the prompt stream has G = 1.
-            angles: f32[P, G or 1, L, h/2].
-            segments: i32[P, G, L], see `attend`.
-            prefix: keys, values [P, K, T, h] and mask bool[P, T] of the prompt, for responses.
+            x: [P, N, D], N = T alone or T + R * L.
+            angles: f32[P, N, h/2].
+            length: T.
+            segments: i32[P, R, L], see `attend`.
+            there: bool[P, T], the prompts' tokens, where rows follow.
 
         Returns:
-            The stream after the layer, and its keys and values [P, K, G, L, h].
+            Both after the layer, and the prompt's keys and values [P, K, T, h].
         """
-        query, own = self.self_attn.heads(self.input_layernorm(x), angles)
-        shared, there = (None, None) if prefix is None else (prefix[:2], prefix[2])
-        x = x + self.self_attn.out(attend(query, own, segments, shared, there, self.kernel))
-        return x + self.mlp(self.post_attention_layernorm(x)), own
+        query, own = self.self_attn.project(self.input_layernorm(x), angles)
+        # Split rather than sliced: the gradient of a slice adds zeros.
+        parts = lambda a: jnp.split(a, [length], axis=1)
+        (query, later), (key, value) = parts(query), map(parts, own)
+        query, prefix = to_rows(query, (key[0], value[0]), 1)
+        mixed = [attend(query, prefix, kernel=self.kernel)]
+        prefix = tuple(a[:, :, 0] for a in prefix)
+        if segments is not None:
+            query, own = to_rows(later, (key[1], value[1]), segments.shape[1])
+            mixed.append(attend(query, own, segments, prefix, there, self.kernel))
+        x = x + self.self_attn.out(mixed)
+        return x + self.mlp(self.post_attention_layernorm(x)), prefix
 
     def decode(
         self, x: jax.Array, angles: jax.Array, cache: KeyValues, rows: Rows, prefix: Any
@@ -122,19 +134,14 @@ class DecoderBlock(nn.Module):
         Returns:
             The rows after the layer, and the cache with this token in it.
         """
-        y = self.input_layernorm(x)[:, None, None]
-        query, new = self.self_attn.heads(y, angles[:, None, None])
+        query, new = self.self_attn.project(self.input_layernorm(x)[:, None], angles[:, None])
         # A row that has no token yet writes nowhere.
         place = jnp.where(rows.index > 0, rows.index - 1, cache[0].shape[2])
         number = jnp.arange(len(place))
-        cache = tuple(
-            c.at[number, :, place].set(n[:, :, 0, 0], mode="drop") for c, n in zip(cache, new)
-        )
+        cache = tuple(c.at[number, :, place].set(n[:, 0], mode="drop") for c, n in zip(cache, new))
         mask = jnp.arange(cache[0].shape[2]) < rows.index[:, None]
         cell = (rows.prefix, rows.number)
-        mixed = attend_rows(
-            query[:, :, 0, :, 0], cache, mask, prefix[:2], prefix[2], cell, rows.width
-        )
+        mixed = attend_rows(query[:, 0], cache, mask, prefix[:2], prefix[2], cell, rows.width)
         x = x + self.self_attn.o_proj(mixed.reshape(x.shape[0], -1))
         return x + self.mlp(self.post_attention_layernorm(x)), cache
 
@@ -163,8 +170,8 @@ class Decoder(nn.Module):
         self.embed_tokens = Embedding(c)
         self.norm = RMSNorm(c.rms_norm_eps)
         self.block = DecoderBlock(c, self.kernel, parent=None)
-        x, angles = jnp.zeros((1, 1, 1, c.hidden_size)), jnp.zeros((1, 1, 1, c.head_dim // 2))
-        self.layers = stacked(self, "layers", self.block, c.num_hidden_layers, x, angles)
+        x, angles = jnp.zeros((1, 1, c.hidden_size)), jnp.zeros((1, 1, c.head_dim // 2))
+        self.layers = stacked(self, "layers", self.block, c.num_hidden_layers, x, angles, 1)
 
     def angles(self, positions: jax.Array) -> jax.Array:
         """M-RoPE: every frequency turns with one of the three axes.
@@ -185,40 +192,38 @@ class Decoder(nn.Module):
         self, prompts: Prompts, features: jax.Array | None, remat: str
     ) -> tuple[jax.Array, KeyValues]:
         """The prompt stream -> hidden [P, T, D], keys and values of each layer [P, K, T, h]."""
-        x = self._embed_prompt(prompts, features)[:, None]
-        angles = self.angles(prompts.positions)[:, None]
+        x = self._embed_prompt(prompts, features)
+        angles = self.angles(prompts.positions)
 
         def layer(params: Any, x: jax.Array, _: None) -> tuple[jax.Array, KeyValues]:
-            x, (key, value) = self.block.apply({"params": params}, x, angles)
-            return x, (key[:, :, 0], value[:, :, 0])
+            return self.block.apply({"params": params}, x, angles, x.shape[1])
 
         x, prefix = run_layers(layer, self.layers, x, None, remat)
-        return self.norm(x[:, 0]), prefix
+        return self.norm(x), prefix
 
     def both(
         self,
         prompts: Prompts,
         features: jax.Array | None,
         responses: jax.Array,
-        segments: jax.Array | None,
+        segments: jax.Array,
         remat: str,
     ) -> tuple[jax.Array, jax.Array]:
         """Both streams -> hidden of the prompt [P, T, D] and of the responses [P, R, L, D]."""
-        x = self._embed_prompt(prompts, features)[:, None]
-        y = self.embed_tokens(responses)
-        x_angles = self.angles(prompts.positions)[:, None]
-        y_angles = self.angles(response_positions(prompts, y.shape[2], segments))
-        there = prompt_mask(prompts)
+        (count, length), there = prompts.tokens.shape, prompt_mask(prompts)
+        x = self._embed_prompt(prompts, features)
+        y = self.embed_tokens(responses.reshape(count, -1))
+        x = jnp.concatenate([x, y], axis=1)
+        follow = response_positions(prompts, segments).reshape(count, -1, 3)
+        angles = self.angles(jnp.concatenate([prompts.positions, follow], axis=1))
 
-        def layer(params: Any, carry: Any, _: None) -> tuple[Any, None]:
-            x, y = carry
-            x, (key, value) = self.block.apply({"params": params}, x, x_angles)
-            prefix = (key[:, :, 0], value[:, :, 0], there)
-            y, _ = self.block.apply({"params": params}, y, y_angles, segments, prefix)
-            return (x, y), None
+        def layer(params: Any, x: jax.Array, _: None) -> tuple[jax.Array, None]:
+            x, _ = self.block.apply({"params": params}, x, angles, length, segments, there)
+            return x, None
 
-        (x, y), _ = run_layers(layer, self.layers, (x, y), None, remat)
-        return self.norm(x[:, 0]), self.norm(y)
+        x, _ = run_layers(layer, self.layers, x, None, remat)
+        x, y = jnp.split(self.norm(x), [length], axis=1)
+        return x, y.reshape(*responses.shape, -1)
 
     def rows(self, rows: Rows, prefix: Any, cache: Any) -> tuple[jax.Array, Any]:
         """One token of each of B rows -> hidden [B, D] and the cache after it."""
@@ -287,15 +292,12 @@ class Qwen2_5_VL(nn.Module):
         """
         if self.is_initializing() and not self.config.tie_word_embeddings:
             self.lm_head(responses)
-        # No token follows the last one.
-        read = None if segments is None else segments[..., :-1]
-        features = self.encode(prompts, remat)
-        x, y = self.model.both(prompts, features, responses[..., :-1], read, remat)
-        first = last_hidden(x, prompts)[:, None, None]
         if segments is None:
-            first = jnp.broadcast_to(first, (*y.shape[:2], 1, y.shape[3]))
-            return jnp.concatenate([first, y], axis=2)
-        before = jnp.pad(y, ((0, 0), (0, 0), (1, 0), (0, 0)))
+            segments = jnp.ones_like(responses)
+        features = self.encode(prompts, remat)
+        x, y = self.model.both(prompts, features, responses, segments, remat)
+        first = last_hidden(x, prompts)[:, None, None]
+        before = jnp.pad(y[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0)))
         return jnp.where(segment_starts(segments)[..., None], first, before)
 
     def encode(self, prompts: Prompts, remat: str = "none") -> jax.Array | None:
@@ -368,15 +370,22 @@ def prompt_mask(prompts: Prompts) -> jax.Array:
     return jnp.arange(prompts.tokens.shape[1]) < prompts.length[:, None]
 
 
-def response_positions(
-    prompts: Prompts, length: int, segments: jax.Array | None = None
-) -> jax.Array:
-    """i32[P, R or 1, L, 3]: text goes on from the prompt on all three axes, in every segment."""
-    place = jnp.arange(length)
-    if segments is None:
-        place = place[None]
-    else:
-        place = place - segment_firsts(segments)
+def to_rows(query: jax.Array, own: Sequence[jax.Array], count: int) -> tuple[jax.Array, Any]:
+    """Splits a stream into G rows as `attend` takes them.
+
+    query [P, G * L, K, R, h] -> [P, K, G, R, L, h]; keys and values [P, G * L, K, h] ->
+    [P, K, G, L, h].
+    """
+    split = lambda x: x.reshape(len(x), count, -1, *x.shape[2:])
+    return (
+        split(query).transpose(0, 3, 1, 4, 2, 5),
+        tuple(split(x).transpose(0, 3, 1, 2, 4) for x in own),
+    )
+
+
+def response_positions(prompts: Prompts, segments: jax.Array) -> jax.Array:
+    """i32[P, R, L, 3]: text goes on from the prompt on all three axes, in every segment."""
+    place = jnp.arange(segments.shape[-1]) - segment_firsts(segments)
     positions = prompts.next_position[:, None, None] + place
     return jnp.broadcast_to(positions[..., None], (*positions.shape, 3))
 

@@ -136,7 +136,8 @@ def grpo_loss(
         metrics["kl"] = total(estimate)
     if entropy is not None:
         entropy = jnp.where(live, entropy, 0)
-        losses = losses - entropy_coef * entropy
+        if entropy_coef:
+            losses = losses - entropy_coef * entropy
         metrics["entropy"] = total(entropy)
     return total(losses), metrics
 

@@ -9,10 +9,12 @@ from jaxevolve.models import logprobs
 from jaxevolve.models.logprobs import token_logprobs
 
 
-@pytest.fixture(params=[(7, 8192), (100, 32), (100, 25), (33, 32)], ids=str)
+@pytest.fixture(params=[(7, 8192), (100, 32), (100, 25), (33, 32), (33, None)], ids=str)
 def case(request, monkeypatch):
     vocabulary, chunk = request.param
-    monkeypatch.setattr(logprobs, "CHUNK", chunk)
+    if chunk:
+        monkeypatch.setattr(logprobs, "CHUNK", chunk)
+        monkeypatch.setattr(logprobs, "KEPT", 0)
     rng = np.random.default_rng(vocabulary)
     hidden = jnp.array(rng.standard_normal((2, 5, 16)), jnp.float32)
     head = jnp.array(rng.standard_normal((vocabulary, 16)), jnp.float32)
@@ -31,13 +33,14 @@ def test_values_equal_the_full_softmax(case, temperature):
         np.testing.assert_allclose(ours, wanted, atol=1e-5)
 
 
-def test_gradients_of_both_outputs_equal_those_of_the_full_softmax(case):
+@pytest.mark.parametrize("of", [[1, 1], [1, 0], [0, 1]], ids=str)
+def test_gradients_equal_those_of_the_full_softmax(case, of):
     hidden, head, tokens = case
     weights = jax.random.normal(jax.random.key(0), (2, *tokens.shape))
 
     def loss(function, hidden, head):
-        logprob, entropy = function(hidden, head, tokens, 0.8)
-        return (weights[0] * logprob + weights[1] * entropy).sum()
+        values = function(hidden, head, tokens, 0.8)
+        return sum((w * x).sum() for w, x, wanted in zip(weights, values, of) if wanted)
 
     ours = jax.grad(lambda *x: loss(token_logprobs, *x), (0, 1))(hidden, head)
     wanted = jax.grad(lambda *x: loss(full, *x), (0, 1))(hidden, head)
@@ -45,8 +48,9 @@ def test_gradients_of_both_outputs_equal_those_of_the_full_softmax(case):
         np.testing.assert_allclose(mine, theirs, atol=1e-5 * np.abs(theirs).max())
 
 
-def test_no_array_holds_the_logits_of_all_tokens(monkeypatch):
+def test_no_array_holds_the_logits_of_all_tokens_unless_they_are_small(monkeypatch):
     monkeypatch.setattr(logprobs, "CHUNK", 64)
+    monkeypatch.setattr(logprobs, "KEPT", 4 * 100 * 1000 - 1)
     tokens, vocabulary = 100, 1000
     arguments = (jnp.zeros((tokens, 8)), jnp.zeros((vocabulary, 8)), jnp.zeros(tokens, int))
     loss = lambda *x: token_logprobs(*x)[0].sum()

@@ -29,6 +29,7 @@ def values_travel():
 def an_error_of_one_is_an_error_of_all():
     with distributed.together():
         pass
+
     def one_fails():
         with distributed.together():
             if jax.process_index() == 1:

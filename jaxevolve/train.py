@@ -116,6 +116,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     distributed.check_shared(workdir / "config.json")
 
     # 2. The model on its mesh, and the state, fresh or from the newest checkpoint.
+    mesh.connect(devices)
     compiles = metrics.CompileCounter()
     started = load_model_params(processor, place=partial(mesh.param_sharding, devices))
     optimizer, learning_rate = make_optimizer(config.optimizer)

@@ -1,5 +1,6 @@
 """Where does an array live? A mesh of three axes and one table of parameter names."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -128,6 +129,23 @@ def check_processes(mesh: Mesh) -> None:
             f"of the {processes} processes; it has to lie within the {jax.local_device_count()} "
             "devices of one, as with --config.mesh=1,-1,1"
         )
+
+
+def connect(mesh: Mesh) -> None:
+    """Makes all groups of devices that exchange anything on a mesh meet once.
+
+    The members of a group must first meet within half a minute or so (gloo on CPU), which they
+    miss where one process compiles a large program and another has it already.
+    """
+    if not mesh.is_multi_process:
+        return
+    axes = [axis for axis in AXES if mesh.shape[axis] > 1]
+    for count in range(1, len(axes) + 1):
+        for chosen in itertools.combinations(axes, count):
+            size = math.prod(mesh.shape[axis] for axis in chosen)
+            split = NamedSharding(mesh, PartitionSpec(chosen))
+            piece = jax.make_array_from_callback((size,), split, lambda index: np.zeros(1))
+            jax.block_until_ready(jax.jit(lambda x: x, out_shardings=replicated(mesh))(piece))
 
 
 def sampling_mesh(mesh: Mesh, tensor: int) -> Mesh:

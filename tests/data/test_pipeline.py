@@ -74,6 +74,24 @@ def test_processes_share_a_batch_as_one_would_make_it(processor, real_rows):
     assert_same(joined, whole.prompts)
 
 
+def test_every_minibatch_is_shared_so_that_it_is_the_same_for_any_number_of_processes(
+    rows, processor
+):
+    def minibatches(count):
+        """Ids of each half of a batch, in the order of the processes."""
+        options = {"batch": 8, "seed": 0, "process_count": count, "minibatches": 2}
+        shares = [
+            ids(next(train_batches(rows, processor, process_index=i, **options)))
+            for i in range(count)
+        ]
+        half = 4 // count
+        return [[name for s in shares for name in s[i * half :][:half]] for i in range(2)]
+
+    assert minibatches(1) == minibatches(2) == minibatches(4)
+    with pytest.raises(UserError, match="in each of 3 minibatches; use a batch that 6 divides"):
+        train_batches(rows, processor, batch=8, seed=0, process_count=2, minibatches=3)
+
+
 def test_a_batch_that_processes_do_not_divide_is_refused(rows, processor):
     with pytest.raises(UserError, match="batch=5 cannot be split over 2 processes"):
         train_batches(rows, processor, batch=5, seed=0, process_count=2)

@@ -95,6 +95,20 @@ def test_prompts_are_split_over_data_and_fsdp():
     assert meshes.replicated(mesh).spec == PartitionSpec()
 
 
+def test_parameters_that_lie_where_they_are_sampled_from_are_not_copied():
+    mesh = meshes.make_mesh(None, jax.devices()[:1])
+    params = {"norm": {"weight": jax.device_put(jax.numpy.arange(3.0), meshes.replicated(mesh))}}
+    there = meshes.spread(meshes.sampling_mesh(mesh, 1), params)["norm"]["weight"]
+    assert there.unsafe_buffer_pointer() == params["norm"]["weight"].unsafe_buffer_pointer()
+    assert there.sharding == params["norm"]["weight"].sharding
+    meshes.connect(mesh)
+
+
+def test_a_copy_of_the_parameters_on_more_devices_than_a_process_has_is_refused():
+    with pytest.raises(UserError, match=r"rollout\.tensor=3 does not divide the 1 devices"):
+        meshes.sampling_mesh(meshes.make_mesh(None), 3)
+
+
 def test_arrays_can_be_kept_in_host_memory_and_come_back():
     mesh = meshes.make_mesh(None, jax.devices()[:1])
     here = {"w": meshes.replicated(mesh)}

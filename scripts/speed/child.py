@@ -2,10 +2,11 @@
 
     python -m speed.child MODULE:CLASS
 
-It reads one JSON object a line, {"call": METHOD, "with": {ARGUMENTS}}, and answers with one,
-{"result": ..., "cpu": SECONDS, "wall": SECONDS, "since_start": CPU-SECONDS, "peak_mb": ...} or {"error": TRACEBACK}. The first
-call, "__init__", makes the object. What libraries print goes to the error stream. It stays alive
-between calls, so that imports, loading and compilation are not timed with the work.
+It reads one JSON object a line, {"call": METHOD, "with": {ARGUMENTS}}, and answers with one:
+{"result": ..., "cpu": ..., "wall": ..., "since_start": ..., "peak_mb": ...}, in seconds, since
+the start in CPU-seconds; or {"error": TRACEBACK}. The first call, "__init__", makes the object.
+What libraries print goes to the error stream. It stays alive between calls, so that imports,
+loading and compilation are not timed with the work.
 """
 
 import importlib

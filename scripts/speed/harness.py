@@ -76,27 +76,27 @@ class Child:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a quotient of two sides of a comparison.
+    """One line of the table: a quotient of two figures of a comparison's sides.
+
+    A figure is "SIDE.KEY": "cpu" or "wall" of what was timed, or a key of what it returned.
 
     Attributes:
-        name: as --only takes it; a second part after a slash tells variants apart.
-        goal: the quotient that is wanted.
-        over: the side whose cost is divided.
-        under: the side that it is divided by.
+        name: as --only takes it; what follows a slash tells variants apart.
+        goal: what is wanted of the quotient.
+        over: the figure that is divided.
+        under: the figure that it is divided by; None for `over` alone.
         peer: what the other side is, in words.
         work: what both do, in words.
         most: whether the goal is a limit from above.
-        measure: "cpu", or a key of what both sides' `run` returns.
     """
 
     name: str
-    goal: float | None
+    goal: float
     over: str
-    under: str
+    under: str | None
     peer: str
     work: str
     most: bool = False
-    measure: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -106,19 +106,32 @@ class Comparison:
     Attributes:
         sides: name -> (kind of `Child`, its arguments).
         rows: of the table.
-        gate: (children) -> figures of agreement; raises where the sides do not do the same.
-        method: what is timed, called with a seed.
+        gate: children -> figures of agreement; raises where the sides do not do the same.
+        gate_first: whether the gate has to see the sides before they have run, as what is timed
+            changes parameters.
+        once: whether the first run of each side is what is asked for, and nothing else.
     """
 
     sides: dict[str, tuple[str, dict[str, Any]]]
     rows: Sequence[Row]
-    gate: Callable[[dict[str, Any]], dict[str, Any]]
-    method: str = "run"
+    gate: Callable[[dict[str, Child]], dict[str, Any]]
+    gate_first: bool = False
+    once: bool = False
 
 
 @dataclass
 class Measured:
-    """What a comparison's runs took: one mapping of side -> answer a round, and what else was."""
+    """What the runs of a comparison took.
+
+    Attributes:
+        rounds: side -> answer of its `run`, by round.
+        rejected: rounds that were disturbed and made again.
+        disturbed: rounds that were disturbed and kept, as none better came.
+        loading: side -> CPU-seconds from the start of its process until it was ready.
+        first: side -> CPU-seconds of its first run, with what that compiled.
+        gate: figures of agreement.
+        load: the machine's load average before and after.
+    """
 
     rounds: list[dict[str, dict[str, Any]]] = field(default_factory=list)
     rejected: int = 0
@@ -137,7 +150,6 @@ def calm(answer: dict[str, Any]) -> bool:
 def measure(
     children: dict[str, Any],
     pairs: int,
-    method: str = "run",
     say: Callable[[str], None] = lambda _: None,
 ) -> Measured:
     """Times the sides in turn.
@@ -146,15 +158,14 @@ def measure(
     calmest of those that were disturbed then fill up.
 
     Args:
-        children: side -> what has `call`.
+        children: side -> what has `call`; its `run` gets the round's number as a seed.
         pairs: rounds that are wanted.
-        method: what is timed; it gets the round's number as its seed.
         say: told of every round.
     """
     measured, disturbed = Measured(), []
     for number in range(2 * pairs):
         order = list(children)[:: 1 if number % 2 == 0 else -1]
-        answers = {side: children[side].call(method, seed=number) for side in order}
+        answers = {side: children[side].call("run", seed=number) for side in order}
         fine = all(map(calm, answers.values()))
         (measured.rounds if fine else disturbed).append(answers)
         told = ", ".join(
@@ -172,21 +183,33 @@ def measure(
     return measured
 
 
-def compare(
-    comparison: Comparison, pairs: int, core: int, say: Callable[[str], None]
-) -> Measured:
-    """Starts the sides, checks that they agree, warms them up and times them."""
+def compare(comparison: Comparison, pairs: int, core: int, say: Callable[[str], None]) -> Measured:
+    """Starts the sides, checks that they agree, warms them up and times them.
+
+    Args:
+        comparison: what is compared.
+        pairs: rounds that are wanted.
+        core: where it all runs.
+        say: told what happens.
+    """
     children: dict[str, Child] = {}
-    before = os.getloadavg()[0]
+    before, first, agreed = os.getloadavg()[0], {}, {}
     try:
         for side, (kind, arguments) in comparison.sides.items():
             children[side] = Child(kind, core, **arguments)
-            say(f"{side} loaded in {children[side].loading:.1f} CPU-s")
-        first = {s: child.call(comparison.method, seed=10_000)["cpu"] for s, child in children.items()}
-        say("first runs " + ", ".join(f"{side} {cpu:.1f} CPU-s" for side, cpu in first.items()))
-        agreed = comparison.gate(children)
-        say(f"gate passed: {agreed}")
-        measured = measure(children, pairs, comparison.method, say)
+        if comparison.once:
+            answers = {side: child.call("run", seed=0) for side, child in children.items()}
+            measured = Measured([answers])
+        else:
+            if comparison.gate_first:
+                agreed = comparison.gate(children)
+            first = {side: child.call("run", seed=999)["cpu"] for side, child in children.items()}
+            say("first runs: " + ", ".join(f"{side} {cpu:.1f}" for side, cpu in first.items()))
+        if not comparison.gate_first:
+            agreed = comparison.gate(children)
+        say(f"gate: {agreed}")
+        if not comparison.once:
+            measured = measure(children, pairs, say)
     finally:
         for child in children.values():
             child.close()
@@ -204,54 +227,54 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 def result(row: Row, measured: Measured) -> dict[str, Any]:
     """A row of the JSON.
 
-    "median", "min" and "max" are of the quotient, in CPU-seconds or in the row's measure; "cpu"
-    and "wall" hold the same of the seconds of either side and of their quotient.
+    "median", "min" and "max" are of the row's quotient over the rounds. "cpu" and "wall" hold the
+    same of either side's seconds, and of their quotient.
     """
 
-    def taken(key: str) -> dict[str, Any]:
-        over = [answers[row.over][key] for answers in measured.rounds]
-        under = [answers[row.under][key] for answers in measured.rounds]
-        quotients = [a / b for a, b in zip(over, under)]
-        return {"over": spread(over), "under": spread(under), "quotient": spread(quotients)}
+    def figure(answers: dict[str, Any], name: str) -> float:
+        side, key = name.split(".")
+        return answers[side][key] if key in ("cpu", "wall") else answers[side]["result"][key]
 
-    def quotient(answers: dict[str, Any]) -> float:
-        sides = (answers[row.over], answers[row.under])
-        over, under = (
-            side["cpu"] if row.measure == "cpu" else side["result"][row.measure] for side in sides
-        )
-        return over / under
+    def quotient(over: str, under: str | None) -> dict[str, float]:
+        values = [
+            figure(answers, over) / (figure(answers, under) if under else 1.0)
+            for answers in measured.rounds
+        ]
+        return spread(values)
 
-    found = spread([quotient(answers) for answers in measured.rounds])
-    reached = None
-    if row.goal is not None:
-        reached = found["median"] <= row.goal if row.most else found["median"] >= row.goal
-    ratios = [a["cpu"] / a["wall"] for answers in measured.rounds for a in answers.values()]
-    after = lambda side: measured.first[side] - statistics.median(
-        answers[side]["cpu"] for answers in measured.rounds
-    )
+    sides = list(dict.fromkeys(n.split(".")[0] for n in (row.over, row.under) if n))
+
+    def seconds(key: str) -> dict[str, Any]:
+        told = {side: quotient(f"{side}.{key}", None) for side in sides}
+        if len(sides) == 2:
+            told["quotient"] = quotient(*(f"{side}.{key}" for side in sides))
+        return told
+
+    found = quotient(row.over, row.under)
+    median = lambda side: quotient(f"{side}.cpu", None)["median"]
+    calmness = [a["cpu"] / a["wall"] for answers in measured.rounds for a in answers.values()]
     return {
         "name": row.name,
         "goal": row.goal,
         "goal_is": "at most" if row.most else "at least",
-        "reached": reached,
+        "reached": found["median"] <= row.goal if row.most else found["median"] >= row.goal,
         **found,
-        "measure": row.measure,
         "peer": row.peer,
         "work": row.work,
         "quotient_of": [row.over, row.under],
-        "cpu": taken("cpu"),
-        "wall": taken("wall"),
+        "cpu": seconds("cpu"),
+        "wall": seconds("wall"),
         "pairs": len(measured.rounds),
         "rejected": measured.rejected,
         "disturbed": measured.disturbed,
-        "cpu_over_wall": spread(ratios),
+        "cpu_over_wall": spread(calmness),
         "load": measured.load,
-        "compile_cpu": {side: after(side) for side in (row.over, row.under)},
-        "gate": measured.gate,
+        "loading_cpu": {side: measured.loading[side] for side in sides},
+        "compile_cpu": {s: measured.first[s] - median(s) for s in sides if s in measured.first},
         "peak_mb": {
-            side: max(answers[side]["peak_mb"] for answers in measured.rounds)
-            for side in (row.over, row.under)
+            side: max(answers[side]["peak_mb"] for answers in measured.rounds) for side in sides
         },
+        "gate": measured.gate,
         "versions": versions(),
         "machine": machine(),
     }
@@ -276,3 +299,8 @@ def machine() -> dict[str, Any]:
     )
     wide = [word for word in ("avx2", "avx512f", "amx_tile") if word in field("flags").split()]
     return {"processor": field("model name"), "cores": os.cpu_count(), "has": wide}
+
+
+def cores() -> list[int]:
+    """The cores that there are for this process, in order."""
+    return sorted(os.sched_getaffinity(0))

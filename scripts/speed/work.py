@@ -8,6 +8,8 @@ has exactly as many tokens as it may have.
 """
 
 import json
+import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,15 @@ PAD, IM_START, IM_END, VISION_START, VISION_END, IMAGE, VIDEO, UNKNOWN = range(l
 SIDE, IMAGE_TOKENS = 112, 16
 PROMPT, NEW = 128, 128  # tokens
 PROMPTS, GROUP, SAMPLES = 6, 8, 5  # P, G, M
-RATE = 0.7  # part of a response that a re-inference keeps
+KEPT = 89  # tokens of a response that a re-inference keeps: 0.7 of 128
+NOISE = 0.1  # standard deviation in the image of an anchor, of pixels in [0, 1]
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+CHUNK = 16  # tokens between two looks at which responses have ended, where lengths differ
+STOP_SHARE = 0.016  # of the vocabulary that ends a response, where lengths are to differ
+SGD = 1e3  # learning rate of the step that shows gradients
+# Of the GRPO update on all sides; the defaults of configs/common.py.
+CLIP, DUAL_CLIP, KL = 0.2, 3.0, 0.01
+LR, WEIGHT_DECAY, BETAS, CLIP_NORM = 1e-4, 0.01, (0.9, 0.999), 1.0
 TEMPLATE = (
     "{%- for message in messages -%}<|im_start|>"
     "{%- if message.content is string -%}{{- message.content -}}{%- else -%}"
@@ -70,22 +80,91 @@ def words(vocabulary: int) -> list[str]:
 
 
 def questions(
-    count: int, vocabulary: int, image: bool, tokens: int = PROMPT, seed: int = 0
+    count: int,
+    vocabulary: int,
+    image: bool,
+    tokens: int = PROMPT,
+    side: int = SIDE,
+    seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Rows whose prompts have exactly so many tokens, each with its own words and image."""
+    """Rows whose prompts have exactly so many tokens, each with its own words and image.
+
+    Args:
+        count: P.
+        vocabulary: of the model.
+        image: whether each has one.
+        tokens: of each prompt, the image's and the chat's frame counted.
+        side: of the square images, in pixels, a multiple of 28.
+        seed: of words and pixels.
+    """
     rng = np.random.default_rng(seed)
-    vocabulary_words = words(vocabulary)
+    known = words(vocabulary)
+    frame = 3  # <|im_start|> ... <|im_end|><|im_start|>
+    if image:
+        frame += 2 + (side // 28) ** 2
     rows = []
     for number in range(count):
-        frame = 3 + (2 + IMAGE_TOKENS) * image  # <|im_start|> ... <|im_end|><|im_start|>
-        chosen = rng.integers(0, len(vocabulary_words), tokens - frame)
-        text = " ".join(vocabulary_words[i] for i in chosen)
-        pixels = rng.integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+        text = " ".join(known[i] for i in rng.integers(0, len(known), tokens - frame))
         row = {"id": f"{seed}-{number}", "question": text}
         if image:
+            pixels = rng.integers(0, 256, (side, side, 3), np.uint8)
             row |= {"question": "<image>" + text, "images": [Image.fromarray(pixels)]}
         rows.append(row)
     return rows
+
+
+def mixed(count: int, vocabulary: int, seed: int) -> list[dict[str, Any]]:
+    """Rows of prompts of 70 to 128 tokens with images of 56 to 112 pixels."""
+    rng = np.random.default_rng(seed)
+    sizes = zip(rng.integers(70, PROMPT + 1, count), rng.choice([56, 84, 112], count))
+    return [
+        questions(1, vocabulary, True, int(tokens), int(side), 100 * seed + i)[0]
+        for i, (tokens, side) in enumerate(sizes)
+    ]
+
+
+def responses(prompts: int, vocabulary: int, ragged: bool) -> dict[str, np.ndarray]:
+    """Drawn responses [P, G, L], their lengths and their advantages.
+
+    Ragged lengths are uniform in [16, 128], and one is 128: 0.56 of the padded batch is tokens.
+    """
+    rng = np.random.default_rng(1)
+    shape = (prompts, GROUP)
+    lengths = np.full(shape, NEW, np.int32)
+    if ragged:
+        lengths = rng.integers(16, NEW + 1, shape).astype(np.int32)
+        lengths[0, 0] = NEW
+    tokens = rng.integers(len(SPECIAL), vocabulary, (*shape, NEW)).astype(np.int32)
+    tokens[np.arange(NEW) >= lengths[..., None]] = 0
+    return {
+        "tokens": tokens,
+        "lengths": lengths,
+        "advantages": rng.normal(size=shape).astype(np.float32),
+    }
+
+
+def majority(texts: list[str]) -> list[float]:
+    """1 for the most frequent boxed answer of a group, whose responses follow each other."""
+    found = [re.findall(r"\\boxed\{([^}]*)\}", text) for text in texts]
+    answers = [boxes[-1] if boxes else None for boxes in found]
+    rewards = []
+    for first in range(0, len(answers), GROUP):
+        group = answers[first : first + GROUP]
+        votes = Counter(answer for answer in group if answer is not None).most_common(1)
+        rewards += [float(bool(votes) and answer == votes[0][0]) for answer in group]
+    return rewards
+
+
+def stop_ids(vocabulary: int) -> tuple[int, ...]:
+    """Words that end a response, so many that a response of at most 128 has 0.4 of that."""
+    return tuple(range(len(SPECIAL), len(SPECIAL) + round(STOP_SHARE * vocabulary)))
+
+
+def tokenizer(folder: str) -> Any:
+    """The folder's tokenizer as it is, with padding on the left."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast.from_pretrained(folder, padding_side="left")
 
 
 def write_texts(folder: Path, size: Size, config: dict[str, Any]) -> None:
@@ -116,8 +195,8 @@ def write_texts(folder: Path, size: Size, config: dict[str, Any]) -> None:
             "patch_size": 14,
             "temporal_patch_size": 2,
             "merge_size": 2,
-            "image_mean": [0.48145466, 0.4578275, 0.40821073],
-            "image_std": [0.26862954, 0.26130258, 0.27577711],
+            "image_mean": MEAN,
+            "image_std": STD,
         },
     }
     folder.mkdir(parents=True)

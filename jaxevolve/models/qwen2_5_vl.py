@@ -31,6 +31,7 @@ from jaxevolve.models.layers import (
     attend_rows,
     rotate,
     run_layers,
+    split_by_row,
     stacked,
     unstack,
 )
@@ -205,7 +206,7 @@ class Decoder(nn.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """Both streams -> hidden of the prompt [P, T, D] and of the responses [P, R, L, D]."""
         x = self._embed_prompt(prompts, features)[:, None]
-        y = self.embed_tokens(responses)
+        y = split_by_row(self.embed_tokens(responses), self.kernel.mesh)
         x_angles = self.angles(prompts.positions)[:, None]
         y_angles = self.angles(response_positions(prompts, y.shape[2], segments))
         there = prompt_mask(prompts)
@@ -241,10 +242,10 @@ class Decoder(nn.Module):
     def _embed_prompt(self, prompts: Prompts, features: jax.Array | None) -> jax.Array:
         x = self.embed_tokens(prompts.tokens)
         if features is None:
-            return x
+            return split_by_row(x, self.kernel.mesh)
         place = prompts.image_token[..., None]
         image = jnp.take_along_axis(features, jnp.maximum(place, 0), axis=1)
-        return jnp.where(place >= 0, image, x)
+        return split_by_row(jnp.where(place >= 0, image, x), self.kernel.mesh)
 
 
 class Qwen2_5_VL(nn.Module):

@@ -33,6 +33,19 @@ def make_optimizer(config: ConfigDict) -> tuple[optax.GradientTransformation, op
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw), rate
 
 
+def fresh_state(
+    params: Any, optimizer: optax.GradientTransformation, config: ConfigDict
+) -> TrainState:
+    """What training starts from: parameters, or adapters of them, and a new optimizer state."""
+    if config.lora.rank:
+        key = jax.random.key(config.seed)
+        trained = init_adapters(params, config.lora.rank, config.lora.targets, key)
+    else:
+        # A copy: updates consume the state, and the reference goes on using the original.
+        trained = jax.tree.map(jnp.copy, params)
+    return TrainState(trained, optimizer.init(trained), jnp.zeros((), jnp.int32))
+
+
 def start_or_resume(
     workdir: Path,
     params: Any,
@@ -41,16 +54,7 @@ def start_or_resume(
     config: ConfigDict,
 ) -> tuple[TrainState, int, Any]:
     """The state, the number of finished steps, and the position in the data, if any."""
-
-    def fresh(params: Any) -> TrainState:
-        if config.lora.rank:
-            key = jax.random.key(config.seed)
-            trained = init_adapters(params, config.lora.rank, config.lora.targets, key)
-        else:
-            # A copy: updates consume the state, and the reference goes on using the original.
-            trained = jax.tree.map(jnp.copy, params)
-        return TrainState(trained, optimizer.init(trained), jnp.zeros((), jnp.int32))
-
+    fresh = partial(fresh_state, optimizer=optimizer, config=config)
     shapes = jax.eval_shape(fresh, params)
     where = mesh.shardings(devices, shapes)
     wanted = jax.tree.map(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 NEGATIVE = -1e30  # a masked score; finite, so that a row of only masked scores has no NaN
 
@@ -68,6 +69,19 @@ def matmul(x: jax.Array, weight: jax.Array) -> jax.Array:
     """
     flat = lax.dot_general(x.reshape(-1, x.shape[-1]), weight, (((1,), (1,)), ((), ())))
     return flat.reshape(*x.shape[:-1], weight.shape[0])
+
+
+def split_by_row(x: jax.Array, mesh: Mesh | None) -> jax.Array:
+    """The same array [P, ...], each of a mesh's data and fsdp devices holding whole rows of it.
+
+    Weights are split over the same devices. Where a table's width meets a batch's rows, nothing
+    but this tells the compiler which of the two an activation is to follow: by itself it keeps the
+    whole batch on every device, and sums partial products as large as that after every matrix.
+    Nothing is done without a mesh, or where it does not divide P.
+    """
+    if mesh is None or x.shape[0] % (mesh.shape["data"] * mesh.shape["fsdp"]):
+        return x
+    return lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(("data", "fsdp"))))
 
 
 def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:

@@ -32,6 +32,7 @@ from jaxevolve.models.layers import (
     attend_rows,
     rotate,
     run_layers,
+    split_by_row,
     stacked,
     unstack,
 )
@@ -213,7 +214,7 @@ class Decoder(nn.Module):
         (count, length), there = prompts.tokens.shape, prompt_mask(prompts)
         x = self._embed_prompt(prompts, features)
         y = self.embed_tokens(responses.reshape(count, -1))
-        x = jnp.concatenate([x, y], axis=1)
+        x = split_by_row(jnp.concatenate([x, y], axis=1), self.kernel.mesh)
         follow = response_positions(prompts, segments).reshape(count, -1, 3)
         angles = self.angles(jnp.concatenate([prompts.positions, follow], axis=1))
 
@@ -246,10 +247,10 @@ class Decoder(nn.Module):
     def _embed_prompt(self, prompts: Prompts, features: jax.Array | None) -> jax.Array:
         x = self.embed_tokens(prompts.tokens)
         if features is None:
-            return x
+            return split_by_row(x, self.kernel.mesh)
         place = prompts.image_token[..., None]
         image = jnp.take_along_axis(features, jnp.maximum(place, 0), axis=1)
-        return jnp.where(place >= 0, image, x)
+        return split_by_row(jnp.where(place >= 0, image, x), self.kernel.mesh)
 
 
 class Qwen2_5_VL(nn.Module):

@@ -22,6 +22,7 @@ from jaxevolve.models.layers import (
     matmul,
     rotate,
     run_layers,
+    split_by_row,
     stacked,
 )
 
@@ -144,6 +145,7 @@ class VisionTower(nn.Module):
         """
         c = self.config
         x = PatchEmbed(c, name="patch_embed")(normalize(pixels, c.image_mean, c.image_std))
+        x = split_by_row(x, self.kernel.mesh)
         quarter = c.hidden_size // c.num_heads // 4
         frequencies = 10000.0 ** -(jnp.arange(quarter, dtype=jnp.float32) / quarter)
         angles = (patch_hw[..., None] * frequencies).reshape(*patch_hw.shape[:-1], 2 * quarter)

@@ -20,6 +20,7 @@ from jaxevolve.models.layers import matmul, unstack
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, head, unstacked
 from jaxevolve.rollout.retrace import perturb
 from jaxevolve.rollout.sampling import Sampling, sample
+from jaxevolve.runtime.target import target_platform
 
 
 @struct.dataclass
@@ -292,4 +293,4 @@ def _longer(caches: Any, size: int) -> Any:
 
 def unrolled() -> bool:
     """Whether decoding unrolls its layers: on CPU a scan copies weights and cache each step."""
-    return jax.default_backend() == "cpu"
+    return target_platform() == "cpu"

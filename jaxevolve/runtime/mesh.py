@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxevolve.runtime.errors import UserError
@@ -43,14 +44,19 @@ def make_mesh(
     """Builds the mesh ("data", "fsdp", "tensor").
 
     Args:
-        shape: devices along each axis; -1 for one of them means the rest. None puts all on fsdp.
+        shape: devices along each axis; -1 for one of them means the rest. None puts all on fsdp,
+            and TPU slices, if there are several, on data.
         devices: what to use; all devices of all processes where None.
 
     Raises:
-        UserError: the shape is not three numbers whose product is the number of devices.
+        UserError: the shape is not three numbers whose product is the number of devices, or puts
+            several slices on an axis other than data.
     """
     devices = jax.devices() if devices is None else list(devices)
-    given = (1, -1, 1) if shape is None else tuple(shape)
+    # Hosts of GPUs are numbered alike, but theirs is a network that fsdp can live with.
+    tpus = [device for device in devices if device.platform == "tpu"]
+    slices = max(len({getattr(device, "slice_index", 0) for device in tpus}), 1)
+    given = (slices, -1, 1) if shape is None else tuple(shape)
     told = f"mesh={','.join(map(str, given))}"
     whole = all(isinstance(size, int) and (size > 0 or size == -1) for size in given)
     if len(given) != 3 or not whole or given.count(-1) > 1:
@@ -66,6 +72,15 @@ def make_mesh(
             f"{told} does not fit {len(devices)} device{'s' * (len(devices) > 1)} ({product}); "
             f"use --config.mesh=1,{len(devices)},1 for instance"
         )
+    if slices > 1:
+        if sizes[0] % slices:
+            raise UserError(
+                f"{told} splits parameters over {slices} slices, whose network is too slow for "
+                f"that; make data a multiple of {slices}, as with --config.mesh={slices},-1,1"
+            )
+        inside = (sizes[0] // slices, *sizes[1:])
+        grid = mesh_utils.create_hybrid_device_mesh(inside, (slices, 1, 1), devices)
+        return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
     return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
 
 
@@ -162,7 +177,7 @@ def sampling_mesh(mesh: Mesh, tensor: int) -> Mesh:
     Raises:
         UserError: `tensor` does not divide the devices of a process.
     """
-    local = jax.local_device_count()
+    local = sum(d.process_index == jax.process_index() for d in mesh.devices.flat)
     if local % tensor:
         raise UserError(
             f"rollout.tensor={tensor} does not divide the {local} devices of a process; "

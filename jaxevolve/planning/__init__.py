@@ -1,0 +1,1 @@
+"""What would a run need on accelerators that are not there?"""

@@ -1,0 +1,367 @@
+"""The programs of a run with shapes in the place of arrays, placed as training places them.
+
+Sizes are the largest that a config allows: prompts of `data.max_prompt_tokens` filled by an image,
+responses of `rollout.max_tokens`, anchors as late as they can be.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.sharding import Mesh, NamedSharding
+from ml_collections import ConfigDict
+
+from jaxevolve.hf.config import read_config
+from jaxevolve.learner import Experience, TrainState, assemble, cast
+from jaxevolve.models.attention import choose
+from jaxevolve.models.config import Config, VisionConfig
+from jaxevolve.models.inputs import Prompts
+from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, init_params
+from jaxevolve.packing import Layout
+from jaxevolve.policy import WIDTH
+from jaxevolve.rollout import decode
+from jaxevolve.rollout.engine import READ_AT_ONCE
+from jaxevolve.rollout.retrace import anchors
+from jaxevolve.rollout.sampling import Sampling
+from jaxevolve.runtime import checkpoint, mesh
+from jaxevolve.runtime.buckets import bucket
+from jaxevolve.runtime.errors import UserError
+from jaxevolve.runtime.target import compiling_for
+from jaxevolve.training import fresh_state, lora_scale, make_functions, make_optimizer
+
+LONGEST_SIDE = 2  # of the image that fills a prompt, in its shorter sides
+
+_VISION = VisionConfig(
+    depth=32,
+    hidden_size=1280,
+    intermediate_size=3420,
+    num_heads=16,
+    patch_size=14,
+    temporal_patch_size=2,
+    spatial_merge_size=2,
+    window_size=112,
+    fullatt_block_indexes=(7, 15, 23, 31),
+    out_hidden_size=0,
+)
+
+
+def _released(
+    hidden: int, units: int, layers: int, heads: int, kv_heads: int, vocab: int, tied: bool
+) -> Config:
+    return Config(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=units,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        rms_norm_eps=1e-6,
+        rope_theta=1e6,
+        mrope_section=(16, 24, 24),
+        tie_word_embeddings=tied,
+        image_token_id=151655,
+        video_token_id=151656,
+        vision_start_token_id=151652,
+        vision_end_token_id=151653,
+        vision=VisionConfig(**{**vars(_VISION), "out_hidden_size": hidden}),
+    )
+
+
+# config.json of the released models, so that nothing need be downloaded to plan for them.
+RELEASED = {
+    "Qwen2.5-VL-3B-Instruct": _released(2048, 11008, 36, 16, 2, 151936, True),
+    "Qwen2.5-VL-7B-Instruct": _released(3584, 18944, 28, 28, 4, 152064, False),
+}
+
+
+def model_config(path: str) -> Config:
+    """The shape of a model: from its folder, or by the name of a released one.
+
+    Raises:
+        UserError: there is neither.
+    """
+    folder = Path(path)
+    if not folder.exists() and folder.name in RELEASED:
+        return RELEASED[folder.name]
+    if not folder.exists():
+        raise UserError(
+            f"model.path={path} does not exist and is none of {', '.join(RELEASED)}; give a folder "
+            "with a config.json"
+        )
+    return read_config(checkpoint.find(folder) if checkpoint.is_run(folder) else folder)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The largest shapes of a run.
+
+    Attributes:
+        prompt: T, tokens of a prompt.
+        anchor: T of a prompt with the kept part of a response.
+        windows: W.
+        response: L, tokens of a response.
+        group: G, responses of a prompt that are trained on.
+        rows: B, responses that a process decodes together.
+        seats: N, prompts that have been read.
+        read: J, prompts that are read at once.
+        width: most rows of one prompt.
+    """
+
+    prompt: int
+    anchor: int
+    windows: int
+    response: int
+    group: int
+    rows: int
+    seats: int
+    read: int
+    width: int
+
+
+def sizes(config: ConfigDict, vision: VisionConfig | None, shards: int) -> Sizes:
+    """The largest shapes of a config.
+
+    Args:
+        config: the run's config.
+        vision: the model's tower, if it has one.
+        shards: parts that a process splits its rows into.
+    """
+    response, prompt = config.rollout.max_tokens, bucket(config.data.max_prompt_tokens)
+    anchor, settings = prompt, config.retrace
+    if settings.m:
+        kept, _ = anchors(
+            np.array([response]),
+            np.array([False]),
+            rule="token" if settings.anchor == "token" else "fraction",
+            rate=settings.rate if settings.anchor == "fraction" else 1.0,
+            token=settings.token,
+            max_tokens=response,
+        )
+        whole = config.data.max_prompt_tokens + int(kept[0])
+        anchor = -(-whole // max(prompt, 64)) * max(prompt, 64)  # as `fork` rounds
+    width = max(config.rollout.n, settings.m, WIDTH)
+    rows = -(-config.rollout.rows // shards) * shards  # of one process
+    return Sizes(
+        prompt=prompt,
+        anchor=anchor,
+        windows=0 if vision is None else bucket(image_windows(prompt, vision)),
+        response=response,
+        group=config.rollout.n * (1 + settings.m * settings.train),
+        rows=rows,
+        seats=-(-2 * rows // (width * shards)) * shards,
+        read=READ_AT_ONCE[1] * shards,
+        width=width,
+    )
+
+
+def image_windows(tokens: int, vision: VisionConfig) -> int:
+    """Most windows of an image of so many tokens and no more than LONGEST_SIDE times as long."""
+    side = vision.window_units
+    most = 0
+    for short in range(1, int(tokens**0.5) + 1):
+        long = min(tokens // short, LONGEST_SIDE * short)
+        most = max(most, -(-short // side) * -(-long // side))
+    return most
+
+
+@struct.dataclass
+class _Placed:
+    """A leaf, and the axis along which it is split."""
+
+    value: Any
+    axis: int = struct.field(pytree_node=False)
+
+
+class Programs:
+    """The jitted functions of a run on a mesh.
+
+    Attributes:
+        sizes: the largest shapes.
+        state: the train state, abstract.
+        policy: parameters in the type that is computed in, abstract, as they are scored with.
+        sampler: the same as they are sampled with: whole on rollout.tensor devices.
+        reference: of the KL term or what adapters are attached to, abstract, or None.
+        pool: the prompts that have been read, abstract.
+        decoding: the rows, abstract.
+    """
+
+    def __init__(self, config: ConfigDict, shape: Config, devices: Mesh) -> None:
+        self._config, self._devices = config, devices
+        self._target = partial(compiling_for, devices.devices.flat[0].platform)
+        mesh.check_processes(devices)
+        # A process samples by itself; all do the same, and the first is looked at.
+        self._sampling = mesh.own_part(mesh.sampling_mesh(devices, config.rollout.tensor))
+        self._model, self._sampler = (
+            Qwen2_5_VL(shape, choose(config.model.attention, those, config.model.dtype))
+            for those in (devices, self._sampling)
+        )
+        self.sizes = sizes(config, shape.vision, self._sampling.shape["data"])
+        self._micro = mesh.prompts_per_device(
+            devices, config.batch, config.grpo.minibatches, config.grpo.micro_batch
+        )
+        started = jax.eval_shape(lambda: init_params(shape, jax.random.key(0)))
+        self._optimizer, _ = make_optimizer(config.optimizer)
+        fresh = partial(fresh_state, optimizer=self._optimizer, config=config)
+        self.state: TrainState = _place(devices, jax.eval_shape(fresh, started))
+        dtype = config.model.dtype
+        self.reference = None
+        if config.grpo.kl or config.lora.rank:
+            self.reference = _place(devices, jax.eval_shape(partial(cast, dtype=dtype), started))
+        self._frozen = self.reference if config.lora.rank else None
+        whole = partial(assemble, dtype=dtype, lora_scale=lora_scale(config))
+        computed = jax.eval_shape(whole, self.state.params, self._frozen)
+        self.policy, self.sampler = _place(devices, computed), _place(self._sampling, computed)
+        self.pool, self.decoding = self._empty()
+        self._score, self._update = make_functions(
+            self._model,
+            self._optimizer,
+            devices,
+            self._micro,
+            config,
+            jax.tree.map(lambda x: x.sharding, self.state),
+        )
+
+    def lowerings(self) -> dict[str, Callable[[], jax.stages.Lowered]]:
+        """What lowers each function, by its name, in the order in which a step calls them."""
+        s, config = self.sizes, self._config
+        made = {"prefill": lambda: self._prefill(s.prompt, noisy=False)}
+        if config.retrace.m:
+            noisy = config.retrace.image_noise > 0 and s.windows > 0
+            made["anchor prefill"] = lambda: self._prefill(s.anchor, noisy)
+        made["decode"] = self._decode
+        made["score"] = self._lower_score
+        made["update"] = self._lower_update
+
+        def targeted(lower: Callable[[], jax.stages.Lowered]) -> jax.stages.Lowered:
+            with self._target():
+                return lower()
+
+        return {name: partial(targeted, lower) for name, lower in made.items()}
+
+    def _prompts(self, count: int, tokens: int, devices: Mesh) -> Prompts:
+        s, vision = self.sizes, self._model.config.vision
+        patches = (s.windows, 1) if vision is None else (s.windows, vision.window_patches)
+        values = 1 if vision is None else vision.in_channels * vision.patch_size**2
+        where = mesh.batch_sharding(devices)
+        array = lambda *shape, dtype=jnp.int32: _array((count, *shape), dtype, where)
+        return Prompts(
+            tokens=array(tokens),
+            length=array(),
+            positions=array(tokens, 3),
+            next_position=array(),
+            ids=array(dtype=jnp.uint32),
+            image_token=array(tokens),
+            pixels=array(*patches, values, dtype=jnp.uint8),
+            patch_hw=array(*patches, 2),
+            segment=array(*patches),
+        )
+
+    def _empty(self) -> tuple[decode.Pool, decode.Decoding]:
+        """The pool and the rows at the largest size that they grow to."""
+        s = self.sizes
+        empty = partial(
+            decode.empty,
+            self._sampler,
+            self.sampler,
+            prompts=s.seats,
+            prompt_tokens=s.anchor,
+            rows=s.rows,
+            tokens=bucket(s.response),
+            place=lambda tree, axis=0: jax.tree.map(lambda x: _Placed(x, axis), tree),
+        )
+        with self._target():
+            made = jax.eval_shape(empty)
+
+        def place(leaf: _Placed) -> jax.ShapeDtypeStruct:
+            where = mesh.batch_sharding(self._sampling, leaf.axis)
+            return _array(leaf.value.shape, leaf.value.dtype, where)
+
+        return jax.tree.map(place, made, is_leaf=lambda x: isinstance(x, _Placed))
+
+    def _prefill(self, tokens: int, noisy: bool) -> jax.stages.Lowered:
+        prompts = self._prompts(self.sizes.read, tokens, self._sampling)
+        keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), self.sizes.read))
+        noise = (keys, jax.ShapeDtypeStruct((), jnp.float32)) if noisy else None
+        return decode.prefill.lower(self._sampler, self.sampler, prompts, noise)
+
+    def _decode(self) -> jax.stages.Lowered:
+        settings, scalar = self._config.rollout, partial(jax.ShapeDtypeStruct, ())
+        # Which ids they are changes no size.
+        rules = Sampling(settings.top_p, settings.top_k, stop_ids=(0,), banned_ids=(1,))
+        return decode.decode.lower(
+            self._sampler,
+            self.sampler,
+            self.pool,
+            self.decoding,
+            scalar(jnp.float32),
+            rules,
+            self.sizes.width,
+            scalar(jnp.int32),
+            scalar(jnp.int32),
+        )
+
+    def _lower_score(self) -> jax.stages.Lowered:
+        s, count = self.sizes, self._config.batch
+        where = mesh.batch_sharding(self._devices)
+        tokens = _array((count, s.group, s.response), jnp.int32, where)
+        prompts = self._prompts(count, s.prompt, self._devices)
+        reference = self.reference if self._config.grpo.kl else None
+        return self._score.lower(self.policy, reference, prompts, tokens, self._layout(count))
+
+    def _layout(self, count: int) -> Layout:
+        """The longest responses fill as many rows as there are of them."""
+        s, where = self.sizes, mesh.batch_sharding(self._devices)
+        return Layout(
+            source=_array((count, s.group, s.response), jnp.int32, where),
+            start=_array((count, s.group), jnp.int32, where),
+        )
+
+    def _lower_update(self) -> jax.stages.Lowered:
+        s, config = self.sizes, self._config
+        count, where = config.batch // config.grpo.minibatches, mesh.batch_sharding(self._devices)
+        array = lambda *shape, dtype=jnp.float32: _array((count, *shape), dtype, where)
+        responses = partial(array, s.group, s.response)
+        batch = Experience(
+            prompts=self._prompts(count, s.prompt, self._devices),
+            tokens=responses(dtype=jnp.int32),
+            lengths=array(s.group, dtype=jnp.int32),
+            advantages=array(s.group),
+            old_logprobs=responses(),
+            ref_logprobs=responses() if config.grpo.kl else None,
+            starts=array(s.group, dtype=jnp.int32) if s.group > config.rollout.n else None,
+            layout=self._layout(count),
+        )
+        return self._update.lower(self.state, batch, self._frozen)
+
+
+def _array(shape: tuple[int, ...], dtype: Any, where: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=where)
+
+
+def _place(devices: Mesh, tree: Any) -> Any:
+    """Parameters or a state, placed by the table of the mesh."""
+    return jax.tree.map(
+        lambda leaf, where: _array(leaf.shape, leaf.dtype, where),
+        tree,
+        mesh.shardings(devices, tree),
+    )
+
+
+def device_bytes(tree: Any) -> int:
+    """Bytes of a placed abstract tree on one device."""
+    return sum(
+        int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * _item_bytes(leaf.dtype)
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def _item_bytes(dtype: Any) -> int:
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return 8  # two words of threefry
+    return jnp.dtype(dtype).itemsize

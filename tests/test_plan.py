@@ -1,0 +1,339 @@
+import importlib.util
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxevolve import plan
+from jaxevolve.hf.config import parse_config
+from jaxevolve.models.config import Config, VisionConfig
+from jaxevolve.models.inputs import Prompts
+from jaxevolve.models.logprobs import token_logprobs
+from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, head, init_params, unstacked
+from jaxevolve.planning import compiled, memory, programs, work
+from jaxevolve.planning.chips import GIB, parse_topology
+from jaxevolve.runtime import cli, mesh
+from jaxevolve.runtime.errors import UserError
+from jaxevolve.runtime.target import compiling_for, target_platform
+
+ROOT = Path(__file__).resolve().parents[1]
+PUBLISHED = Path(__file__).parent / "hf" / "published"
+
+
+def config(*overrides, scale="tiny"):
+    argv = ["plan.py", f"--config={ROOT}/configs/csrs.py:{scale}"]
+    return cli.parse(
+        [*argv, *(f"--config.{o}" for o in overrides)], plan.define, config=True
+    ).config
+
+
+def counts(shape):
+    return work.Counts(shape, jax.eval_shape(lambda: init_params(shape, jax.random.key(0))))
+
+
+SEVEN = programs.RELEASED["Qwen2.5-VL-7B-Instruct"]
+LENGTHS = work.Lengths(512, 768)
+
+
+# Topologies.
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "groups", "egress"),
+    [
+        ("v5p:2x2x1", 4, 1, 2 * 100e9),
+        ("v5p:4x4x4", 64, 1, 6 * 100e9),
+        ("v5e:4x4", 16, 1, 2 * 50e9),
+        ("v6e:16x16", 256, 1, 4 * 100e9),
+        ("2xv5e:4x4", 32, 2, 2 * 50e9),
+        ("h100:8", 8, 1, 450e9),
+        ("h100:2x8", 16, 2, 450e9),
+        ("v5e:1x1", 1, 1, math.inf),
+    ],
+)
+def test_a_topology_is_read(text, size, groups, egress):
+    topology = parse_topology(text)
+    assert (topology.size, topology.groups, topology.egress) == (size, groups, egress)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("v5p", "cannot be read"),
+        ("v5px:2x2x1", "unknown; did you mean v5p"),
+        ("v5p:2x2", "takes 3 numbers"),
+        ("v5e:4x4x4", "takes 2 numbers"),
+        ("v5e:0x4", "at least 1"),
+        ("2xh100:8", "hosts come after the colon"),
+        ("cpu:2x2", "takes 1 numbers"),
+    ],
+)
+def test_a_wrong_topology_is_refused_in_one_sentence(text, told):
+    with pytest.raises(UserError, match=told) as caught:
+        parse_topology(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_compiler_that_is_not_installed_is_named_with_the_remedy(monkeypatch):
+    monkeypatch.setattr("jaxevolve.planning.chips.find_spec", lambda name: None)
+    for text in ("v5e:2x2", "h100:2"):
+        with pytest.raises(UserError, match=r'not installed; run .*"\.\[plan\]"'):
+            parse_topology(text).devices()
+
+
+# Shapes.
+
+
+@pytest.mark.parametrize("size", ["3b", "7b"])
+def test_released_shapes_are_those_that_were_published(size):
+    raw = json.loads((PUBLISHED / f"qwen2_5_vl_{size}.json").read_text())
+    name = f"Qwen2.5-VL-{size.upper()}-Instruct"
+    assert programs.model_config(f"somewhere/{name}") == parse_config(raw)
+
+
+def test_a_model_that_is_neither_there_nor_known_is_refused():
+    with pytest.raises(UserError, match="is none of Qwen"):
+        programs.model_config("no/such-model")
+
+
+def test_the_largest_shapes_of_the_papers_setting():
+    sizes = programs.sizes(config(scale="qwen2_5_vl_7b"), SEVEN.vision, 8)
+    assert asdict(sizes) == {
+        "prompt": 1024,
+        "anchor": 3072,  # 1,024 + floor(0.7 * 1,536) = 2,099, in multiples of 1,024
+        "windows": 96,  # 33 x 31 units take 9 x 8 = 72 windows of 4 x 4
+        "response": 1536,
+        "group": 8,
+        "rows": 512,
+        "seats": 128,  # twice 512 / 8
+        "read": 64,
+        "width": 8,
+    }
+
+
+@given(tokens=st.integers(1, 400))
+@settings(max_examples=30, deadline=None)
+def test_no_image_of_moderate_shape_needs_more_windows(tokens):
+    most = programs.image_windows(tokens, SEVEN.vision)
+    for short in range(1, tokens + 1):
+        for long in range(short, 2 * short + 1):
+            if short * long <= tokens:
+                assert math.ceil(short / 4) * math.ceil(long / 4) <= most
+
+
+# Work.
+
+
+def small(**changes):
+    vision = VisionConfig(
+        depth=2,
+        hidden_size=32,
+        intermediate_size=48,
+        num_heads=2,
+        patch_size=14,
+        temporal_patch_size=2,
+        spatial_merge_size=2,
+        window_size=112,
+        fullatt_block_indexes=(1,),
+        out_hidden_size=64,
+    )
+    shape = dict(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        rms_norm_eps=1e-6,
+        rope_theta=1e6,
+        mrope_section=(2, 3, 3),
+        tie_word_embeddings=False,
+        image_token_id=5,
+        vision=vision,
+    )
+    return Config(**{**shape, **changes})
+
+
+def prompts(count, tokens, windows, vision):
+    zeros = lambda *shape, dtype=jnp.int32: jax.ShapeDtypeStruct((count, *shape), dtype)
+    patches = vision.window_patches if vision else 1
+    return Prompts(
+        tokens=zeros(tokens),
+        length=zeros(),
+        positions=zeros(tokens, 3),
+        next_position=zeros(),
+        ids=zeros(dtype=jnp.uint32),
+        image_token=zeros(tokens),
+        pixels=zeros(windows, patches, 588, dtype=jnp.uint8),
+        patch_hw=zeros(windows, patches, 2),
+        segment=zeros(windows, patches),
+    )
+
+
+@pytest.mark.parametrize("windows", [0, 1])
+def test_operations_are_what_xla_counts_when_no_loop_hides_them(windows):
+    shape = small() if windows else small(vision=None, mrope_section=(8, 0, 0))
+    model, tokens, group, length = Qwen2_5_VL(shape), 64, 4, 64
+
+    def forward(params, prompts, responses):
+        params = unstacked(params)
+        hidden = model.apply({"params": params}, prompts, responses)
+        return token_logprobs(hidden, head(params), responses)
+
+    params = jax.eval_shape(lambda: init_params(shape, jax.random.key(0)))
+    given_prompts = prompts(2, tokens, windows, shape.vision)
+    responses = jax.ShapeDtypeStruct((2, group, length), jnp.int32)
+    found = jax.jit(forward).lower(params, given_prompts, responses).cost_analysis()["flops"]
+    c = counts(shape)
+    counted = c.forward(2, tokens, windows, group, length) + 2 * c.head * 2 * group * length
+    # XLA counts what is done elementwise too, softmax and norms.
+    assert counted == pytest.approx(found, rel=0.15)
+
+
+def test_a_step_of_the_papers_setting_by_hand():
+    settings_7b = config(scale="qwen2_5_vl_7b")
+    c = counts(SEVEN)
+    assert c.all == pytest.approx(8.29e9, rel=1e-3)
+    assert c.layers == 28 * (3584 * 3584 * 2 + 2 * 3584 * 512 + 3 * 3584 * 18944)
+    assert c.cache == 57344
+    works = work.step(settings_7b, c, parse_topology("h100:8"), (1, 8, 1), LENGTHS)
+    # 256 x 8 responses of 768 tokens, two operations a weight.
+    made = 256 * 8 * 768
+    dense = 2 * made * (c.layers + c.head)
+    scores = 4 * made * (512 + 384) * 3584 * 28
+    assert works["decode"].flops == pytest.approx(dense + scores)
+    # Each of the 3,072 decode steps brings 7/8 of the weights to each of eight devices.
+    assert works["decode"].sent == pytest.approx(made / 512 * 2 * c.all * 7)
+    tokens = work.sampled_tokens(settings_7b, LENGTHS)
+    assert tokens == pytest.approx(made * (1 + 5 * 0.3))
+
+
+def test_a_slice_is_bound_by_its_slowest_limit():
+    topology = parse_topology("h100:8")
+    works = {"a": work.Work(8 * 989e12, 0, 0), "b": work.Work(8 * 989e12, 8 * 3350e9 * 3, 0)}
+    found = work.seconds(works, topology, (1, 8, 1))
+    assert found["a"] == (pytest.approx(1.0), "compute")
+    assert found["b"] == (pytest.approx(3.0), "memory")
+
+
+# Memory and advice.
+
+
+def test_meshes_keep_to_heads_batch_and_slices():
+    found = memory.candidates(
+        config(scale="qwen2_5_vl_7b"), counts(SEVEN), parse_topology("2xv5e:4x4")
+    )
+    assert (2, 16, 1) in found
+    assert all(data % 2 == 0 and 4 % tensor == 0 for data, _, tensor in found)
+    assert all(math.prod(m) == 32 for m in found)
+
+
+def test_advice_names_what_saves_enough():
+    settings_7b = config("grpo.offload_reference=false", scale="qwen2_5_vl_7b")
+    told = memory.advice(settings_7b, counts(SEVEN), (1, 4, 1), {"update": 2 * GIB})
+    flags = {flag: enough for flag, _, enough in told}
+    assert flags["--config.lora.rank=16"]
+    assert flags["--config.grpo.offload_reference=true"]
+    assert not any(flag.startswith("--config.rollout.rows") for flag in flags)
+    assert not any(flag.startswith("--config.grpo.remat") for flag in flags)
+
+
+def test_what_the_compiler_refuses_is_read_from_its_words():
+    message = (
+        "RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (400.50G) exceeds "
+        "available HBM (15.75G)."
+    )
+    assert compiled._needed(message) == int(400.5 * GIB)
+
+
+# Programs.
+
+
+def test_a_program_can_be_traced_for_a_platform_that_is_not_there():
+    seen = []
+    traced = jax.jit(lambda x: seen.append(target_platform()) or x)
+    here = jax.default_backend()
+    traced(1.0)
+    with compiling_for("tpu"):
+        traced(1.0)
+    traced(1.0)
+    assert seen == [here, "tpu"]
+
+
+def test_slices_lie_along_data():
+    class Device:
+        platform, device_kind = "tpu", "TPU v5 lite"
+
+        def __init__(self, number):
+            self.id, self.slice_index, self.process_index = number, number // 4, number // 4
+            self.coords, self.core_on_chip = [number % 4 // 2, number % 2, 0], 0
+
+    devices = [Device(i) for i in range(8)]
+    with pytest.raises(UserError, match=r"--config\.mesh=2,-1,1"):
+        mesh.make_mesh((1, 8, 1), devices)
+
+
+def run_plan(tmp_path, *arguments, topology, code=0):
+    out = tmp_path / "plan.md"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "jaxevolve.plan",
+            f"--config={ROOT}/configs/csrs.py:smoke",
+            f"--topology={topology}",
+            f"--out={out}",
+            f"--cache={tmp_path / 'cache.json'}",
+            *arguments,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"},
+    )
+    assert done.returncode == code, done.stderr[-2000:]
+    return done, out
+
+
+def needs(text):
+    """GiB in all by function, from the table."""
+    table = text.split("Held between")[0]
+    rows = re.findall(r"^\| ([a-z ]+?) +\|(.*)\|$", table, re.MULTILINE)
+    return {name: float(cells.split("|")[3]) for name, cells in rows if name in FUNCTIONS}
+
+
+FUNCTIONS = ("prefill", "anchor prefill", "decode", "score", "update")
+
+
+def test_a_plan_for_this_machine(tmp_path):
+    done, out = run_plan(tmp_path, "--config.mesh=1,2,1", topology="cpu:2")
+    text = out.read_text()
+    assert done.stdout.strip() == text.strip()
+    assert set(needs(text)) == set(FUNCTIONS)
+    assert "It fits." in text
+    assert "mesh 1,2,1 (data, fsdp, tensor)" in text
+    assert done.stderr.count("compiling") == 5
+    again, _ = run_plan(tmp_path, "--config.mesh=1,2,1", topology="cpu:2")
+    assert "compiling" not in again.stderr
+    assert again.stdout == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("topology", "package"), [("v5e:2x2", "libtpu"), ("h100:2", "jax_cuda12_plugin")]
+)
+def test_a_plan_for_accelerators_that_are_not_there(tmp_path, topology, package):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed; it comes with the extra plan")
+    _, out = run_plan(tmp_path, topology=topology)
+    assert set(needs(out.read_text())) == set(FUNCTIONS)
+    assert "It fits." in out.read_text()

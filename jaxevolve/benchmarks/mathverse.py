@@ -5,6 +5,7 @@ extract and compare; here the option letters and the equality of `jaxevolve.answ
 their "quick match", equality of strings, is a part.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ __all__ = ["figures", "grade", "load", "prompt"]
 
 VERSIONS = ("Text Dominant", "Text Lite", "Vision Intensive", "Vision Dominant", "Vision Only")
 TEXT_ONLY = "Text Only"
+_LETTERS = re.compile(r"[A-F](?:\s+[A-F])+")
 
 
 def load(path: str) -> list[dict[str, Any]]:
@@ -44,6 +46,8 @@ def load(path: str) -> list[dict[str, Any]]:
     known: dict[str, dict[str, str]] = {}
     for row in found:
         row["question"], row["answer"] = map(records.text, (row["question"], row["answer"]))
+        if _LETTERS.fullmatch(row["answer"]):  # two answers are wanted, a line each
+            row["answer"] = ", ".join(row["answer"].split())
         row["family"] = row["problem_version"]
         row["lettered"] = bool(row["choices"])
         row["options"] = {}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxevolve.answers import choose, options_of
+from jaxevolve.answers.extraction import is_marked
 from jaxevolve.benchmarks import records
 from jaxevolve.benchmarks.prompts import ask, bracketed
 from jaxevolve.benchmarks.verdicts import (
@@ -23,6 +24,7 @@ from jaxevolve.benchmarks.verdicts import (
     shares_by,
 )
 
+_BRACKETED = re.compile(r"\(([A-Z])\)")
 _QUICK = re.compile(r'The answer is "(.*)"\.')
 _KINDS = (
     "question_type", "answer_type", "language", "source", "category", "task", "context", "grade",
@@ -121,6 +123,10 @@ def _choice(choices: Sequence[str], text: str) -> str | None:
     if quick := _QUICK.search(text):
         text = quick[1]
     letter = choose(text, options_of(choices))
+    if letter is None and not is_marked(text):
+        bracketed_ones = set(_BRACKETED.findall(text.splitlines()[-1]))
+        letter = bracketed_ones.pop() if len(bracketed_ones) == 1 else None
+        letter = letter if letter in options_of(choices) else None
     if letter and len(letter) == 1:
         return choices[ord(letter) - ord("A")]
     content = boxed(text)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from tqdm import tqdm
 from jaxevolve.benchmarks import table
 from jaxevolve.benchmarks.table import Benchmark
 from jaxevolve.benchmarks.verdicts import Row
-from jaxevolve.data.pipeline import eval_batches
+from jaxevolve.data.pipeline import Batch, eval_batches
 from jaxevolve.data.sources import Rows
 from jaxevolve.policy import Policy, Samples
 from jaxevolve.rewards import unanimous, vote
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def evaluate(
-    policy: Policy,
+    policy: Policy | None,
     rows: Rows,
     *,
     questions: int = 0,
@@ -71,7 +71,7 @@ def evaluate(
     not matter.
 
     Args:
-        policy: what is evaluated.
+        policy: what is evaluated; None where nothing is left to be asked.
         rows: rows of the benchmark.
         questions: the first of them are asked; 0 for all.
         n: samples a question.
@@ -98,12 +98,14 @@ def evaluate(
     bar = tqdm(
         total=len(asked), initial=len(asked) - len(left), unit="question", disable=not progress
     )
-    batches = eval_batches(
-        [benchmark.prompt(asked[place]) for place in left],
-        policy.processor,
-        batch=max(min(batch, len(left)), 1),
-        instruction=instruction,
-    )
+    batches: Iterable[Batch] = ()
+    if left:
+        batches = eval_batches(
+            [benchmark.prompt(asked[place]) for place in left],
+            policy.processor,
+            batch=min(batch, len(left)),
+            instruction=instruction,
+        )
     for put, prompts in batches:
         begun = time.perf_counter()
         greedy = policy.generate(prompts, n=1, temperature=0.0, max_tokens=max_tokens)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxevolve.answers import grading, label_fault, options_in, options_of
+from jaxevolve.answers import grading, label_fault, options_for
 from jaxevolve.benchmarks import mathematics, records
 from jaxevolve.benchmarks.prompts import LETTER, ask, bracketed
 from jaxevolve.benchmarks.verdicts import Marked, Row, Texts, number, share, shares_by
@@ -30,7 +30,7 @@ def load(path: str) -> list[dict[str, Any]]:
         tagged = _TAG.findall(gold)
         row["answer"] = tagged[-1].strip() if tagged else gold
         choices = records.items(row["choices"])
-        row["options"] = options_of(choices) if choices else options_in(row["question"])
+        row["options"] = options_for(row["question"], choices) or {}
         row["listed"] = bool(choices)
         row["family"] = records.text(row["family"]) or None
     return found
@@ -79,10 +79,16 @@ def _near(row: Row, answer: str) -> bool:
 
 def grade_rows(rows: Sequence[Row], texts: Texts) -> Marked:
     """The grader of votes and rewards, for rows as training reads them."""
-    graded = grading.grade(texts, [row["answer"] for row in rows])
+    graded = grading.grade(
+        texts, [row["answer"] for row in rows], options=[_options(row) for row in rows]
+    )
     return Marked(graded.answers, graded.classes, graded.correct)
 
 
 def fault(row: Row) -> str | None:
     """What is the matter with the label of such a row."""
-    return label_fault(row["answer"])
+    return label_fault(row["answer"], _options(row))
+
+
+def _options(row: Row) -> dict[str, str] | None:
+    return options_for(row["question"], row.get("choices"))

@@ -207,4 +207,4 @@ def test_training_sets(name):
     )
     assert figures["accuracy"] == headline(figures) == 6 / 11
     assert figures["by_family"] == {"a": 3 / 5, "b": 3 / 6}
-    assert labeled.fault({"answer": "see figure"})
+    assert labeled.fault({"question": "q", "answer": "see figure"})

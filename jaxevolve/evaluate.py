@@ -101,6 +101,7 @@ def main(values: flags.FlagValues) -> None:
         **accuracy.official(benchmark, rows, records),
         **accuracy.summary(outcome, [record["family"] for record in records]),
         **_pass_at(outcome),
+        "counts": _counts(records),
         "excluded_ids": excluded,
         "missing": missing,
     }
@@ -192,6 +193,14 @@ def _speed(records: Sequence[accuracy.Record]) -> dict[str, float]:
     return {"tokens_per_second": tokens / seconds} if seconds else {}
 
 
+def _counts(records: Sequence[accuracy.Record]) -> dict[str, int]:
+    """How many sampled responses there are, how many have no answer, and how many were cut."""
+    classes = [number for record in records for number in record["classes"]]
+    told = {"responses": len(classes), "no_answer": sum(number < 0 for number in classes)}
+    stopped = [value for record in records for value in record.get("stopped", ())]
+    return told | ({"truncated": len(stopped) - sum(stopped)} if stopped else {})
+
+
 def _pass_at(outcome: accuracy.Outcome) -> dict[str, float]:
     """pass@k for the powers of two up to n; that of n itself is among the shares."""
     n = outcome.correct.shape[1]
@@ -209,6 +218,8 @@ def render(result: Mapping[str, Any]) -> str:
             lines.append(_line(name, value))
         elif isinstance(value, int) and (value or name == "questions"):
             lines.append(f"{_words(name):<28}{value:>10}")
+        elif name == "counts":
+            lines += [f"{_words(part)} (count)".ljust(28) + f"{n:>10}" for part, n in value.items()]
     for name, value in result.get("figures", {}).items():
         if isinstance(value, Mapping):
             lines += ["", f"{_words(name)} (greedy, official)"]

@@ -56,6 +56,9 @@ def test_figures_name_the_grader_and_the_decoding(whole):
     assert figures["pass@1"] == pytest.approx(figures["average@2"])
     assert set(figures["family"]) == {"a", "b"}
     assert figures["tokens_per_second"] > 0
+    assert figures["counts"]["responses"] == 10
+    assert figures["counts"]["no_answer"] == round(10 * figures["no_answer"])
+    assert figures["counts"]["truncated"] == round(10 * figures["truncated"])
     assert all(len(r["responses"]) == len(r["stopped"]) == 2 for r in records)
     assert all(record["decoding"] == figures["decoding"] for record in records)
 

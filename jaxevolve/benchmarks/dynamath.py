@@ -23,6 +23,7 @@ from jaxevolve.benchmarks.verdicts import (
     number,
     one_by_one,
     said,
+    said_number,
     share,
     shares_by,
 )
@@ -108,7 +109,7 @@ def _answer(row: Row, text: str) -> str | None:
     if short is not None and not short.strip():
         return None
     if row["answer_type"] == "float":
-        value = _float(short) if short is not None else number(said(text))
+        value = _float(short) if short is not None else said_number(text)
         return None if value is None else repr(value)
     if row["answer_type"] == "multiple choice":
         if short is not None:

@@ -24,7 +24,7 @@ from jaxevolve.benchmarks.verdicts import (
 
 
 def load(path: str) -> list[dict[str, Any]]:
-    """Reads the authors' dataset.json, lmms-lab/LogicVista parquet, LogicVista.tsv."""
+    """Reads the authors' dataset.json, parquet, LogicVista.tsv."""
     found = records.read(
         path,
         {"question": ("question",), "answer": ("answer",)},

@@ -49,7 +49,7 @@ def load(path: str) -> list[dict[str, Any]]:
         if _LETTERS.fullmatch(row["answer"]):  # two answers are wanted, a line each
             row["answer"] = ", ".join(row["answer"].split())
         row["family"] = row["problem_version"]
-        row["lettered"] = bool(row["choices"])
+        row["listed"] = bool(row["choices"])
         row["options"] = {}
         if row["question_type"] is None or "multi" in row["question_type"]:
             whole = records.text(row["question_for_eval"]) or row["question"]
@@ -69,7 +69,7 @@ def load(path: str) -> list[dict[str, Any]]:
 def prompt(row: Row) -> dict[str, Any]:
     """Question and choices as far as the version shows them; the picture alone asks by itself."""
     parts = [row["question"] or "Answer the question in the image."]
-    if row["lettered"]:
+    if row["listed"]:
         parts += ["Choices:", bracketed(row["options"])]
     return ask(row, *parts, LETTER if row["options"] else "")
 

@@ -17,9 +17,9 @@ from jaxevolve.benchmarks.verdicts import (
     Row,
     Texts,
     boxed,
-    number,
     one_by_one,
     said,
+    said_number,
     share,
     shares_by,
 )
@@ -51,7 +51,8 @@ def load(path: str) -> list[dict[str, Any]]:
     for row in found:
         row["question"], row["answer"] = map(records.text, (row["question"], row["answer"]))
         row["choices"] = records.items(row["choices"])
-        row["precision"] = None if row["precision"] is None else int(float(row["precision"]))
+        decimals = len(row["answer"].partition(".")[2])
+        row["precision"] = decimals if row["precision"] is None else int(float(row["precision"]))
         row["skills"] = records.items(row["skills"])
         row["family"] = records.text(row["task"] or row["source"]) or None
     return found
@@ -101,15 +102,17 @@ def _answer(row: Row, text: str) -> str | None:
     if row["question_type"] == "multi_choice":
         return _choice(row["choices"], text)
     quick = _QUICK.search(text)
+    if row["answer_type"] in ("integer", "float"):
+        return _number(row, quick[1] if quick else text)
     found = quick[1] if quick else said(text)
-    if row["answer_type"] == "list":
-        return None if found is None else _list(found)
-    if row["answer_type"] not in ("integer", "float"):
-        return found
-    value = number(found)
+    return _list(found) if found and row["answer_type"] == "list" else found
+
+
+def _number(row: Row, text: str) -> str | None:
+    """A number as Python writes it: the authors cut integers and round the rest."""
+    value = said_number(text)
     if value is None:
         return None
-    # The authors cut integers and round the rest, and compare how Python writes them.
     if row["answer_type"] == "integer":
         return str(int(value))
     return str(round(value, row["precision"]))

@@ -9,6 +9,7 @@ import ast
 import base64
 import binascii
 import csv
+import glob
 import json
 import math
 import sys
@@ -25,7 +26,8 @@ from jaxevolve.runtime.errors import UserError, nearest
 Record = dict[str, Any]
 Names = tuple[str, ...]
 
-_KINDS = ((".parquet", ".jsonl"), (".tsv",), (".csv",), (".json",))  # of a folder, the first found
+_DATA, _TABLES = (".parquet", ".jsonl"), (".tsv", ".csv", ".json")
+_ALL = (*_DATA, *_TABLES)
 _SHORTEST_IMAGE = 64  # characters: a shorter image in a TSV is the index of the row that has it
 _IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 
@@ -94,24 +96,27 @@ def read(
 
 
 def files(path: str) -> list[Path]:
-    """The files of a path, one kind of them where a folder has several.
+    """The files of a path, glob or folder, sorted.
+
+    Of a folder without parquet and JSONL the TSV in it are taken, else the CSV, else the JSON; the
+    authors' archives have files of other kinds below.
 
     Raises:
         UserError: there is none.
     """
     if Path(path).is_file():
-        if Path(path).suffix not in sum(_KINDS, ()):
-            known = ", ".join(sum(_KINDS, ()))
-            raise UserError(f"{path} is of no kind that can be read ({known}); convert it")
+        if Path(path).suffix not in _ALL:
+            raise UserError(
+                f"{path} is of no kind that can be read ({', '.join(_ALL)}); convert it"
+            )
         return [Path(path)]
-    base = Path(path.rpartition("@")[0] or path)
-    folder = Path(path) if Path(path).is_dir() else base
-    if folder.is_dir():
-        for kind in _KINDS[1:]:
-            if not any(file.suffix in _KINDS[0] for file in folder.rglob("*")) and any(
-                file.suffix in kind for file in folder.rglob("*")
-            ):
-                return find_files(path, kind)
+    if glob.has_magic(path):
+        return find_files(path, _ALL)
+    folder = Path(path)
+    if folder.is_dir() and not any(file.suffix in _DATA for file in folder.rglob("*")):
+        for kind in _TABLES:
+            if found := sorted(file for file in folder.iterdir() if file.suffix == kind):
+                return found
     return find_files(path)
 
 

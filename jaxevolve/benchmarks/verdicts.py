@@ -116,6 +116,15 @@ def number(text: str | None) -> float | None:
     return approximate(form.node)
 
 
+def said_number(text: str) -> float | None:
+    """The number that a response answers; of an announcement in words, the last number in it."""
+    found = said(text)
+    value = number(found)
+    if value is None and found is not None and not is_marked(text):
+        return number(last_number(found))
+    return value
+
+
 def last_number(text: str) -> str | None:
     """The last number in a text, as it is written, without separators of thousands."""
     found = re.findall(r"-?\d*\.?\d+", re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text))

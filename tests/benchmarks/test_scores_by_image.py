@@ -99,18 +99,20 @@ def test_mathvista():
         (problem(13, "[2, 5]", "list"), "\\boxed{[5, 2]}", "0"),
         (problem(14, "6", "integer"), "They are of the same age", "-"),
         (problem(15, "6", "integer"), "\\boxed{}", "-"),
+        (problem(16, "6", "integer"), "The answer is 6 years of age.", "1"),
+        (problem(17, "6", "integer"), "\\boxed{x + 6}", "-"),  # no number
     ]
     figures = check("mathvista", cases)
-    assert figures["accuracy"] == 9 / 16
-    assert figures["by_question_type"] == {"free_form": 5 / 10, "multi_choice": 4 / 6}
+    assert figures["accuracy"] == 10 / 18
+    assert figures["by_question_type"] == {"free_form": 6 / 12, "multi_choice": 4 / 6}
     assert figures["by_answer_type"] == {
         "float": 2 / 3,
-        "integer": 2 / 5,
+        "integer": 3 / 7,
         "list": 1 / 2,
         "text": 4 / 6,
     }
-    assert figures["by_task"] == {"figure": 6 / 11, "gps": 3 / 5}
-    assert figures["by_skills"] == {"figure": 6 / 11, "gps": 3 / 5, "s": 9 / 16}
+    assert figures["by_task"] == {"figure": 7 / 13, "gps": 3 / 5}
+    assert figures["by_skills"] == {"figure": 7 / 13, "gps": 3 / 5, "s": 10 / 18}
 
 
 def test_wemath():

@@ -103,10 +103,10 @@ def _value(node: Node, point: Mapping[str, complex]) -> tuple[complex, float]:
 
 
 def approximate(node: Node) -> float | None:
-    """The value of an expression without symbols; None where it is not real or not finite."""
+    """The value of an expression; None where it has symbols, or is not real or not finite."""
     try:
-        value, _ = _value(node, "", 0.0)
-    except (ArithmeticError, ValueError):
+        value, _ = _value(node, {})
+    except (ArithmeticError, KeyError, ValueError):
         return None
     real = abs(value.imag) <= 1e-9 * max(abs(value), 1)
     return value.real if real and math.isfinite(value.real) else None

@@ -1,5 +1,6 @@
 """How often is a policy right: greedily, on average, by vote, and by any of n samples?"""
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,7 @@ from jaxevolve.data.pipeline import Batch, eval_batches
 from jaxevolve.data.sources import Rows
 from jaxevolve.policy import Policy, Samples
 from jaxevolve.rewards import unanimous, vote
+from jaxevolve.runtime.distributed import gather
 
 BATCH = 128  # questions sampled at a time
 CONFIDENT = 7 / 8  # share of the samples that must agree to call an answer confident
@@ -70,6 +72,8 @@ def evaluate(
     and its number in the group: which questions stand in a batch, or were answered before, does
     not matter.
 
+    Several processes share the questions; each calls this with the policy on its own devices.
+
     Args:
         policy: what is evaluated; None where nothing is left to be asked.
         rows: rows of the benchmark.
@@ -86,7 +90,8 @@ def evaluate(
         progress: show a live line with the time left.
 
     Returns:
-        The outcome, and one record a question with all its responses, in the order of the rows.
+        The outcome, and one record a question with all its responses, in the order of the rows: on
+        every process those of all.
     """
     benchmark = benchmark or table.find("rows")
     asked, excluded = askable(benchmark, rows, questions)
@@ -98,29 +103,39 @@ def evaluate(
     bar = tqdm(
         total=len(asked), initial=len(asked) - len(left), unit="question", disable=not progress
     )
+    process, processes = jax.process_index(), jax.process_count()
+    share = min(batch, -(-len(left) // processes))
     batches: Iterable[Batch] = ()
     if left:
         batches = eval_batches(
             [benchmark.prompt(asked[place]) for place in left],
             policy.processor,
-            batch=min(batch, len(left)),
+            batch=share * processes,
             instruction=instruction,
+            process_index=process,
+            process_count=processes,
         )
-    for put, prompts in batches:
+    mine: list[tuple[int, Record]] = []
+    for number, (put, prompts) in enumerate(batches):
+        if not put:  # the end of a last batch
+            continue
         begun = time.perf_counter()
         greedy = policy.generate(prompts, n=1, temperature=0.0, max_tokens=max_tokens)
         samples = policy.generate(
             prompts, n=n, temperature=temperature, max_tokens=max_tokens, seed=seed
         )
         seconds = (time.perf_counter() - begun) / len(put)
-        places, left = left[: len(put)], left[len(put) :]
+        start = (number * processes + process) * share
+        places = left[start : start + len(put)]
         judged = [asked[place] for place in places]
         made = _records(benchmark, judged, greedy, samples, seconds)
         for place, record in zip(places, made):
-            records[place] = record
+            mine.append((place, record))
             write(record)
-        bar.update(len(put))
+        bar.update(min(share * processes, len(left) - number * share * processes))
     bar.close()
+    for place, record in itertools.chain(*gather(mine)):
+        records[place] = record
     return outcome_of(records, excluded=excluded), records
 
 

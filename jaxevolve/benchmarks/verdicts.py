@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from jaxevolve.answers import classes_many, extract
-from jaxevolve.answers.algebra import symbols
 from jaxevolve.answers.approximation import approximate
 from jaxevolve.answers.extraction import is_marked
 from jaxevolve.answers.forms import Equation, Form, Text, Value
@@ -111,9 +110,7 @@ def number(text: str | None) -> float | None:
     form: Form | None = None if text is None else read(text)
     if isinstance(form, Equation):
         form = form.value
-    if not isinstance(form, Value) or symbols(form.node):
-        return None
-    return approximate(form.node)
+    return approximate(form.node) if isinstance(form, Value) else None
 
 
 def said_number(text: str) -> float | None:

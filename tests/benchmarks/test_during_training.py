@@ -70,4 +70,4 @@ def test_the_best_step_is_that_of_the_official_score(config, policy, tmp_path):
 def test_questions_without_their_images_end_the_run_before_it_begins(config, policy, tmp_path):
     benchmark = table.find(config.eval.benchmark)
     with pytest.raises(UserError, match="4 of 4 questions have no image"):
-        train.open_questions(config, benchmark, policy.processor, tmp_path)
+        train.open_questions(config, benchmark, policy.processor, None)

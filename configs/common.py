@@ -10,18 +10,13 @@ from pathlib import Path
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
+from jaxevolve.benchmarks.prompts import THINK_THEN_BOX
 from jaxevolve.runtime.errors import UserError, nearest
 
 EMBEDDED_MODEL = str(Path(__file__).resolve().parents[1] / "jaxevolve" / "assets" / "geo_tiny")
 # Families that the embedded model solves greedily without error, and one, parI, in which it was
 # taught a wrong rule half of the time. From a weaker start no label-free signal helps.
 EMBEDDED_DATA = "geometry:tri=0.35,ext=0.25,iso=0.25,parI=0.15"
-
-# The prompt with which verl and EasyR1 train on Geometry3K, in our words: think first, box the end.
-THINK_THEN_BOX = (
-    "First think the problem through, step by step, inside <think> and </think>; "
-    "then write the final answer inside \\boxed{}."
-)
 
 
 def defaults() -> ConfigDict:
@@ -149,7 +144,10 @@ def defaults() -> ConfigDict:
                 "keep": 2,  # newest ones; the best by evaluation stays as well
             },
             "eval": {
-                # Held-out questions, as data.path.
+                # "rows", or a benchmark that jaxevolve.evaluate knows, such as "mathvision". Its
+                # questions are put as in training, with data.instruction.
+                "benchmark": "rows",
+                # Held-out questions, as data.path, or the benchmark's file.
                 "path": f"{EMBEDDED_DATA},seed=1",
                 "every": 20,  # steps; 0: only before and after
                 "every_epochs": placeholder(int),  # the same in epochs, used where it is set

@@ -19,10 +19,13 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from jaxevolve import report
-from jaxevolve.benchmarks import accuracy
+from jaxevolve.benchmarks import accuracy, table
+from jaxevolve.benchmarks import questions as questions_of
+from jaxevolve.benchmarks.table import Benchmark
 from jaxevolve.data.pipeline import schedule, train_batches
 from jaxevolve.data.validate import open_data
 from jaxevolve.hf.export import export_folder
+from jaxevolve.hf.processor import Processor
 from jaxevolve.learner import assemble
 from jaxevolve.models import attention
 from jaxevolve.models.lora import merge
@@ -44,6 +47,7 @@ from jaxevolve.training import (
 )
 
 log = logging.getLogger("jaxevolve")
+ROWS = "rows"  # questions in the layouts of training data, no published benchmark
 
 
 def define(values: flags.FlagValues) -> None:
@@ -105,13 +109,9 @@ def train(config: ConfigDict, workdir: Path) -> None:
             labels=supervised,
             listing=workdir / "dropped.jsonl" if first else None,
         )
-        questions = open_data(
-            config.eval.path,
-            config.data,
-            processor,
-            labels=True,
-            listing=workdir / "dropped_questions.jsonl" if first else None,
-        )
+        benchmark = table.find(config.eval.benchmark)
+        listing = workdir / "dropped_questions.jsonl" if first else None
+        questions = open_questions(config, benchmark, processor, listing)
         plan = schedule(config, len(rows))
     distributed.check_shared(workdir / "config.json")
 
@@ -150,7 +150,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         batches.set_state(position)
     timer = metrics.PhaseTimer()
     writer = metrics.MetricsWriter(workdir, step) if first else None
-    judge = Evaluations(workdir, questions, config)
+    judge = Evaluations(workdir, benchmark, questions, config)
     bar = metrics.progress_line(plan.steps, step)
     stop = StopSignal()
     skipped_in_a_row, warned = 0, set()
@@ -257,6 +257,24 @@ def open_workdir(workdir: Path, config: ConfigDict) -> None:
         log.warning("config.%s was %s when this run began and is %s now", key, old, new)
 
 
+def open_questions(
+    config: ConfigDict, benchmark: Benchmark, processor: Processor, listing: Path | None
+) -> Any:
+    """The held-out questions, every one of them looked at.
+
+    Rows that cannot be used are left out, as from training data, and listed; in a published
+    benchmark they are an error, since its figures would be those of other questions.
+    """
+    settings = config.eval
+    if benchmark.name == ROWS:
+        return open_data(settings.path, config.data, processor, labels=True, listing=listing)
+    rows, excluded = questions_of.load(benchmark, settings.path, settings.questions)
+    if excluded:
+        log.warning("questions of %s without a usable label: %s", settings.path, excluded)
+    questions_of.check(benchmark, rows, processor, config.data.instruction)
+    return rows
+
+
 class Evaluations:
     """The run's evaluations on held-out questions: eval.jsonl, and which step was best.
 
@@ -264,18 +282,26 @@ class Evaluations:
         all: every evaluation so far, in order; the same on all processes, of which one writes.
     """
 
-    def __init__(self, workdir: Path, rows: Any, config: ConfigDict) -> None:
-        self._workdir, self._rows, self._config = workdir, rows, config
+    def __init__(self, workdir: Path, benchmark: Benchmark, rows: Any, config: ConfigDict) -> None:
+        self._workdir, self._benchmark = workdir, benchmark
+        self._rows, self._config = rows, config
         self.all: list[dict[str, Any]] = distributed.from_first(
             metrics.read_jsonl(workdir / "eval.jsonl")
         )
 
     @property
     def best_step(self) -> int | None:
-        """The step with the best average, the first of equals; None before the first update."""
+        """The step with the best average, the first of equals; None before the first update.
+
+        It is the average of the official score where the benchmark has one.
+        """
         scored = [e for e in self.all if e["step"]]
-        key = f"average@{self._config.eval.n}"
-        return max(scored, key=lambda e: e[key])["step"] if scored else None
+        average = f"average@{self._config.eval.n}"
+
+        def score(evaluation: dict[str, Any]) -> float:
+            return evaluation.get(f"official_{average}", evaluation[average])
+
+        return max(scored, key=score)["step"] if scored else None
 
     def run(self, policy: Policy, step: int) -> None:
         """Evaluates, unless this step has been evaluated before the run was interrupted."""
@@ -289,9 +315,14 @@ class Evaluations:
             n=settings.n,
             max_tokens=self._config.rollout.max_tokens,
             instruction=self._config.data.instruction,
+            benchmark=self._benchmark,
         )
         figures = accuracy.summary(outcome, [record["family"] for record in records])
-        self.all.append({"step": step, "benchmark": self._config.eval.path, **figures})
+        name = settings.path
+        if self._benchmark.name != ROWS:
+            name = f"{self._benchmark.name} {name}"
+            figures |= accuracy.official(self._benchmark, self._rows, records)
+        self.all.append({"step": step, "benchmark": name, **figures})
         if distributed.is_first():
             metrics.append_evaluation(self._workdir, self.all[-1])
 
@@ -326,7 +357,8 @@ class StopSignal:
 def print_table(evaluations: list[dict[str, Any]], saved: Path, exported: Path, page: Path) -> None:
     """What the model was, what it is, and where everything lies."""
     before, after = evaluations[0], evaluations[-1]
-    names = [k for k in before if "@" in k or k in ("greedy", "high_confidence_wrong", "entropy")]
+    told = ("greedy", "official", "high_confidence_wrong", "entropy")
+    names = [k for k in before if "@" in k or k in told]
     print(f"\n{'held-out questions':<24}{'before':>10}{'after':>10}{'change':>10}")
     for name in names:
         scale = 1 if name == "entropy" else 100

@@ -102,6 +102,16 @@ def _value(node: Node, point: Mapping[str, complex]) -> tuple[complex, float]:
     return value, 2 * slope * error + _EPS * max(abs(value), 1)
 
 
+def approximate(node: Node) -> float | None:
+    """The value of an expression; None where it has symbols, or is not real or not finite."""
+    try:
+        value, _ = _value(node, {})
+    except (ArithmeticError, KeyError, ValueError):
+        return None
+    real = abs(value.imag) <= 1e-9 * max(abs(value), 1)
+    return value.real if real and math.isfinite(value.real) else None
+
+
 def certainly_different(left: Node, right: Node) -> bool:
     """Tells whether two expressions take clearly different values somewhere.
 

@@ -130,8 +130,8 @@ class Subset(Sequence):
         return self.rows[self.indices[index]]
 
 
-def find_files(path: str) -> list[Path]:
-    """The parquet and JSONL files of a path, folder, glob or FOLDER@SPLIT, sorted.
+def find_files(path: str, suffixes: Sequence[str] = _SUFFIXES) -> list[Path]:
+    """The files of a path, folder, glob or FOLDER@SPLIT, sorted; parquet and JSONL unless said.
 
     Raises:
         UserError: there is none, or a folder holds several splits and none was named.
@@ -140,14 +140,14 @@ def find_files(path: str) -> list[Path]:
     if not at or Path(path).exists():
         base, split = path, ""
     if Path(base).is_file():
-        if Path(base).suffix not in _SUFFIXES:
+        if Path(base).suffix not in suffixes:
             raise UserError(f"{path} is neither parquet nor JSONL; convert it to one of them")
         return [Path(base)]
     if Path(base).is_dir():
-        files = [file for file in Path(base).rglob("*") if file.suffix in _SUFFIXES]
+        files = [file for file in Path(base).rglob("*") if file.suffix in suffixes]
     elif glob.has_magic(base):
         files = [Path(file) for file in glob.glob(base, recursive=True)]
-        files = [file for file in files if file.suffix in _SUFFIXES]
+        files = [file for file in files if file.suffix in suffixes]
     else:
         beside = Path(base).parent
         others = [str(other) for other in beside.iterdir()] if beside.is_dir() else []
@@ -155,7 +155,7 @@ def find_files(path: str) -> list[Path]:
         advice = f"did you mean {near}?" if near else "give data.path a file, a folder or a glob"
         raise UserError(f"data path {path} does not exist; {advice}")
     if not files:
-        raise UserError(f"{path} holds no .parquet and no .jsonl file")
+        raise UserError(f"{path} holds no {' and no '.join(suffixes)} file")
     splits = sorted({_split(file) for file in files} - {""})
     if split:
         files = [file for file in files if file.stem == split or file.stem.startswith(f"{split}-")]
@@ -171,7 +171,7 @@ def find_files(path: str) -> list[Path]:
 
 def _split(file: Path) -> str:
     """The split that a file's name tells: train-00000-of-00001.parquet, val.jsonl."""
-    match = re.match(r"(train|test|val|validation|dev)(-|$)", file.stem)
+    match = re.match(r"(train|testmini|test|val|validation|dev)(-|$)", file.stem)
     return match[1] if match else ""
 
 

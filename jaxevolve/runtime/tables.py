@@ -16,6 +16,8 @@ LONG = 600  # characters of a response that are shown without scrolling
 
 # Key of eval.jsonl up to its @n: (what it says, whether more is better, or None for neither).
 MEASURES = {
+    "official": ("Official score, greedy", True),
+    "official_average": ("Official score, average", True),
     "greedy": ("Greedy right", True),
     "average": ("Average right", True),
     "majority": ("Majority right", True),

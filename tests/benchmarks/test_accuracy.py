@@ -1,5 +1,6 @@
 """Shares of right answers, against small examples worked by hand."""
 
+import itertools
 from dataclasses import dataclass, field
 
 import answerer
@@ -7,7 +8,15 @@ import numpy as np
 import pytest
 
 from jaxevolve.benchmarks import accuracy
-from jaxevolve.benchmarks.accuracy import Outcome, evaluate, join, select, shares, summary
+from jaxevolve.benchmarks.accuracy import (
+    Outcome,
+    evaluate,
+    outcome_of,
+    pass_at,
+    select,
+    shares,
+    summary,
+)
 from jaxevolve.policy import Samples
 
 # Four questions, four samples each. Of the first question class 1 is right, of the second class 0,
@@ -86,12 +95,43 @@ def test_a_summary_has_the_same_shares_by_family():
     assert "family" not in summary(OUTCOME, [None] * 4)
 
 
-def test_batches_of_different_sizes_are_weighted_by_their_questions():
-    first = select(OUTCOME, np.array([True, True, True, False]))
-    second = select(OUTCOME, np.array([False, False, False, True]))
-    joined = join([first, second])
-    assert joined.tokens == 0
-    assert shares(joined) == shares(OUTCOME)
+def test_the_outcome_of_records_is_that_of_their_arrays():
+    records = [
+        {
+            "greedy_correct": bool(OUTCOME.greedy[i]),
+            "correct": CORRECT[i].tolist(),
+            "classes": CLASSES[i].tolist(),
+            "stopped": OUTCOME.stopped[i].tolist(),
+            "entropy": float(OUTCOME.entropy[i]),
+            "tokens": 25,
+        }
+        for i in range(4)
+    ]
+    made = outcome_of(records)
+    assert made.tokens == 100
+    assert shares(made) == shares(OUTCOME)
+
+
+def test_what_nobody_knows_of_responses_is_left_out():
+    records = [{"greedy_correct": True, "correct": [True, False], "classes": [0, 1]}]
+    figures = summary(outcome_of(records, excluded=3), [None])
+    assert figures["average@2"] == 1 / 2
+    assert figures["excluded"] == 3
+    assert not {"truncated", "entropy"} & set(figures)
+
+
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample():
+    generator = np.random.default_rng(0)
+    for n in (1, 2, 5, 8):
+        correct = generator.random((6, n)) < 0.4
+        for k in range(1, n + 1):
+            subsets = list(itertools.combinations(range(n), k))
+            brute = np.mean([[row[list(s)].any() for s in subsets] for row in correct])
+            assert pass_at(correct, k) == pytest.approx(brute, abs=1e-12)
+    assert pass_at(CORRECT, 1) == pytest.approx(CORRECT.mean())
+    assert pass_at(CORRECT, 4) == 2 / 4
+    # One right of three: of the three pairs two hold it. Two right: every pair holds one.
+    assert pass_at(np.array([[1, 0, 0], [1, 1, 0]], bool), 2) == pytest.approx((2 / 3 + 1) / 2)
 
 
 def test_entropy_is_the_mean_surprise_of_a_questions_sampled_tokens():
@@ -126,16 +166,13 @@ class Reciter:
 
 
 @pytest.mark.parametrize(("batch", "batches"), [(4, 2), (256, 1), (1, 5)])
-def test_every_question_is_scored_once_and_the_last_batch_counts(
-    policy, monkeypatch, batch, batches
-):
-    monkeypatch.setattr(accuracy, "BATCH", batch)
+def test_every_question_is_scored_once_and_the_last_batch_counts(policy, batch, batches):
     rows = answerer.rows(5)
     wrong = rows[4]["id"]
     ids = policy.prompts(rows).ids.tolist()
     known = {id: "8" if row["id"] == wrong else row["answer"] for id, row in zip(ids, rows)}
     reciter = Reciter(policy.processor, known)
-    outcome, records = evaluate(reciter, rows, n=3, max_tokens=4)
+    outcome, records = evaluate(reciter, rows, n=3, max_tokens=4, batch=batch)
     figures = shares(outcome)
     assert figures["questions"] == len(records) == 5
     assert [record["id"] for record in records] == [row["id"] for row in rows]

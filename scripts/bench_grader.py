@@ -1,6 +1,6 @@
 r"""Measures the grader on the answers of real benchmarks, with math-verify beside it.
 
-    python scripts/bench_grader.py ../shared/data/text/*.jsonl
+    python scripts/bench_grader.py FOLDER/*.jsonl
     python scripts/bench_grader.py --pairs=predictions.jsonl
 
 Every file is JSONL with an "answer" a row. To each answer belong eight predictions as models write

@@ -30,7 +30,7 @@ def command(answering, tmp_path_factory):
         "model.path": answering,
         "data.path": folder / "train.jsonl",
         "eval.path": folder / "test.jsonl",
-        "steps": 4,
+        "steps": 3,
         "batch": 8,
         "rollout.n": 3,
         "rollout.max_tokens": 8,
@@ -85,9 +85,9 @@ def test_both_stop_after_the_same_step_and_go_on(shared):
     _, (stopped, finished), saved = shared
     for code, printed in (*stopped, *finished):
         assert code == 0, printed
-    assert saved in (1, 2, 3)
-    assert f"Stopped after step {saved} of 4; everything is saved." in stopped[0][1]
-    assert f"resumed at step {saved} of 4" in finished[0][1]
+    assert saved in (1, 2)
+    assert f"Stopped after step {saved} of 3; everything is saved." in stopped[0][1]
+    assert f"resumed at step {saved} of 3" in finished[0][1]
     # Process 0 speaks for both.
     for _, printed in (stopped[1], finished[1]):
         assert "everything is saved" not in printed
@@ -104,12 +104,14 @@ def test_metrics_and_evaluations_are_those_of_one_process(alone, shared):
         for line, other in zip(map(metrics.flatten, one), map(metrics.flatten, two)):
             assert line.keys() == other.keys()
             for key, value in line.items():
-                if not key.startswith(OF_THE_MACHINE):
+                if isinstance(value, str):
+                    assert other[key] == value
+                elif not key.startswith(OF_THE_MACHINE):
                     assert other[key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
 
 
 def test_a_prompt_has_the_same_responses_whoever_samples_it(alone, shared):
-    for step in range(1, 5):
+    for step in range(1, 4):
         one, two = (
             {p["id"]: [r["text"] for r in p["responses"]] for p in metrics.read_jsonl(file)}
             for file in (folder / f"samples/{step}.jsonl" for folder in (alone, shared[0]))

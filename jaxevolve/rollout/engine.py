@@ -184,7 +184,8 @@ def run(
             decoding = decode.grow_rows(decoding, bucket(reach))
         others = bool(queue) or any(starts)
         least = len(busy) - max(rows // 8, 1) if others else 0
-        decoding, steps = decode.decode(
+        program = decode.decode_on_cpu if decode.unrolled() else decode.decode
+        decoding, steps = program(
             model,
             params,
             pool,

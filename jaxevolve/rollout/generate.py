@@ -11,6 +11,7 @@ from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
 from jaxevolve.rollout.engine import Job, Response, Stats, run
 from jaxevolve.rollout.sampling import MATERNAL
+from jaxevolve.runtime.errors import UserError
 from jaxevolve.runtime.mesh import placement
 
 
@@ -74,8 +75,16 @@ def generate(
 
     Returns:
         The responses, and what sampling took.
+
+    Raises:
+        UserError: a prompt ends with an image; its last token is read as text.
     """
     count = len(prompts.length)
+    if (prompts.image_token[np.arange(count), prompts.length - 1] >= 0).any():
+        raise UserError(
+            "a prompt ends with an image, so that nothing asks for a response; use a chat template "
+            "with a generation prompt"
+        )
     responses = Responses.empty(count, n, max_tokens)
     jobs = [Job(one(prompts, p), MATERNAL, range(n), max_tokens, tag=p) for p in range(count)]
 

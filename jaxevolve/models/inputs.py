@@ -56,7 +56,8 @@ class Rows:
         prefix: i32[B], which of N prefixes each follows; anything for a row that is not in use.
         number: i32[B], below C, different for the rows of one prefix.
         cells: i32[N, C], the row that follows prefix n as number c; anything where there is none.
-        mask: bool[N, T], the prefixes' tokens that are there.
+        length: i32[N], tokens of each prefix.
+        reach: i32[2], the longest prefix and the most own keys, this one included, of rows in use.
     """
 
     token: jax.Array
@@ -65,4 +66,5 @@ class Rows:
     prefix: jax.Array
     number: jax.Array
     cells: jax.Array
-    mask: jax.Array
+    length: jax.Array
+    reach: jax.Array

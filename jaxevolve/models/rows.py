@@ -6,6 +6,7 @@ at its peak with 48 rows (from the right it reaches half), and norms and softmax
 once fill its vectors.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jaxevolve.models.inputs import Rows
 from jaxevolve.models.layers import NEGATIVE, run_layers
 
 KeyValues = tuple[jax.Array, jax.Array]
+SLICE = 32  # shortest part of a cache that is told apart
 
 
 def read_rows(
@@ -90,30 +92,58 @@ def attend_rows(
     """
     scale = query.shape[-1] ** -0.5
     grid = jnp.take(query, rows.cells, axis=0, mode="clip").transpose(0, 2, 1, 3, 4)
-    shared = jnp.einsum("nkcrh,nkht->nkcrt", grid, prefix[0], preferred_element_type=jnp.float32)
-    shared = jnp.where(rows.mask[:, None, None, None], shared * scale, NEGATIVE)
-    top = shared.max(-1, keepdims=True)
-    weight = jnp.exp(shared - top)
-    mixed = jnp.einsum("nkcrt,nkth->nkcrh", weight.astype(query.dtype), prefix[1])
+
+    def shared_part(keys: jax.Array, values: jax.Array) -> tuple[jax.Array, ...]:
+        score = jnp.einsum("nkcrh,nkht->nkcrt", grid, keys, preferred_element_type=jnp.float32)
+        there = jnp.arange(keys.shape[-1]) < rows.length[:, None]
+        score = jnp.where(there[:, None, None, None], score * scale, NEGATIVE)
+        top = score.max(-1, keepdims=True)
+        weight = jnp.exp(score - top)
+        mixed = jnp.einsum("nkcrt,nkth->nkcrh", weight.astype(query.dtype), values)
+        return top, weight.sum(-1, keepdims=True), mixed
+
+    def own_part(keys: jax.Array, values: jax.Array) -> tuple[jax.Array, ...]:
+        if by_hand:
+            score = (query.astype(jnp.float32)[..., None] * keys[:, :, None]).sum(3)
+        else:
+            score = jnp.einsum("bkrh,bkhs->bkrs", query, keys, preferred_element_type=jnp.float32)
+        there = jnp.arange(keys.shape[-1]) <= rows.index[:, None]
+        score = jnp.where(there[:, None, None], score * scale, NEGATIVE)
+        top = score.max(-1, keepdims=True)
+        weight = jnp.exp(score - top)
+        if by_hand:
+            mixed = (weight[..., None] * values[:, :, None]).sum(3)
+        else:
+            mixed = jnp.einsum("bkrs,bksh->bkrh", weight.astype(query.dtype), values)
+        return top, weight.sum(-1, keepdims=True), mixed
+
     cell = (rows.prefix, rows.number)
     of_row = lambda x: x.transpose(0, 2, 1, 3, 4)[cell]  # [N, K, C, R, .] -> [B, K, R, .]
-    shared_top, shared_sum = of_row(top), of_row(weight.sum(-1, keepdims=True))
+    shared_top, shared_sum, shared = map(of_row, within_reach(shared_part, prefix, rows.reach[0]))
+    own_top, own_sum, alone = within_reach(own_part, own, rows.reach[1])
+    top = jnp.maximum(shared_top, own_top)
+    shared_share, own_share = jnp.exp(shared_top - top), jnp.exp(own_top - top)
+    total = shared_share * shared_sum + own_share * own_sum
+    return ((shared_share * shared + own_share * alone) / total).astype(query.dtype)
 
-    if by_hand:
-        alone = (query.astype(jnp.float32)[..., None] * own[0][:, :, None]).sum(3)
-    else:
-        alone = jnp.einsum("bkrh,bkhs->bkrs", query, own[0], preferred_element_type=jnp.float32)
-    there = jnp.arange(own[0].shape[-1]) <= rows.index[:, None]
-    alone = jnp.where(there[:, None, None], alone * scale, NEGATIVE)
-    top = jnp.maximum(shared_top, alone.max(-1, keepdims=True))
-    weight = jnp.exp(alone - top)
-    share = jnp.exp(shared_top - top)
-    total = weight.sum(-1, keepdims=True) + share * shared_sum
-    if by_hand:
-        own_mixed = (weight[..., None] * own[1][:, :, None]).sum(3)
-    else:
-        own_mixed = jnp.einsum("bkrs,bksh->bkrh", weight.astype(query.dtype), own[1])
-    return ((own_mixed + share * of_row(mixed)) / total).astype(query.dtype)
+
+def within_reach(
+    part: Callable[..., Any], keys_values: KeyValues, reach: jax.Array
+) -> tuple[jax.Array, ...]:
+    """Calls `part` with a quarter, half or all of keys [.., S] and values [.., S, h].
+
+    So a cache may be as long as the longest response will be, in one program, and costs hardly more
+    than what is in it.
+    """
+    keys, values = keys_values
+    size = keys.shape[-1]
+    sizes = [size // n for n in (4, 2) if size // n >= SLICE] + [size]
+
+    def of_size(size: int) -> Callable[[KeyValues], Any]:
+        return lambda pair: part(pair[0][..., :size], pair[1][..., :size, :])
+
+    index = jnp.searchsorted(jnp.array(sizes), reach)
+    return lax.switch(index, [of_size(size) for size in sizes], (keys, values))
 
 
 def project(linear: Any, x: jax.Array) -> jax.Array:

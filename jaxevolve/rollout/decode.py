@@ -174,6 +174,46 @@ def insert(pool: Pool, new: Pool, places: jax.Array) -> Pool:
     return jax.tree.map(write, pool, new)
 
 
+@partial(jax.jit, donate_argnames=("pool",))
+def branch(
+    pool: Pool, decoding: Decoding, rows: jax.Array, anchors: jax.Array, places: jax.Array
+) -> Pool:
+    """Makes prompts of J responses, each cut at its anchor, from keys that are there already.
+
+    The row of a response that has ended holds its keys until another one starts there.
+
+    Args:
+        pool: of N prompts, consumed; T is at least every prompt's tokens and what is kept.
+        decoding: the rows.
+        rows: i32[J], where the responses are.
+        anchors: i32[J], tokens kept of each.
+        places: i32[J], where they go, none where one of the J has its prompt; N for a filler.
+    """
+    prompts = decoding.prefix[rows]
+    length = pool.length[prompts]
+    # Where a token's keys are among the row's own, which begin with the prompt's last token.
+    own = jnp.arange(pool.prompt_tokens) - length[:, None]
+
+    def join(old: jax.Array, row: jax.Array, axis: int) -> jax.Array:
+        at = (slice(None),) * (old.ndim - 4)
+        shape = [1] * old.ndim
+        shape[old.ndim - 4], shape[axis] = own.shape
+        place = own.reshape(shape)
+        kept = jnp.take_along_axis(row[(*at, rows)], jnp.maximum(place, 0), axis, mode="clip")
+        new = jnp.where(place < 0, old[(*at, prompts)], kept)
+        return old.at[(*at, places)].set(new, mode="drop")
+
+    keys = map_caches(join, pool.keys, decoding.cache)
+    put = lambda old, new: old.at[places].set(new, mode="drop")
+    token = decoding.tokens[rows, jnp.maximum(anchors - 1, 0)]
+    return Pool(
+        keys=keys,
+        length=put(pool.length, length + anchors),
+        last=put(pool.last, jnp.where(anchors > 0, token, pool.last[prompts])),
+        position=put(pool.position, pool.position[prompts] + anchors),
+    )
+
+
 @partial(jax.jit, donate_argnames=("decoding",))
 def start_rows(
     decoding: Decoding,
@@ -229,8 +269,8 @@ def _decode(
     prefix = jnp.where(decoding.live, decoding.prefix, seats)
     cells = jnp.zeros((seats, width), jnp.int32)
     cells = cells.at[prefix, decoding.number].set(numbers, mode="drop")
-    mask = jnp.arange(pool.prompt_tokens) < pool.length[:, None]
     last, position = pool.last[prefix], pool.position[prefix]
+    longest = jnp.where(decoding.live, pool.length[decoding.prefix], 0).max()
 
     def step(carry: tuple[Decoding, jax.Array]) -> tuple[Decoding, jax.Array]:
         d, done = carry
@@ -243,7 +283,8 @@ def _decode(
             prefix=prefix,
             number=d.number,
             cells=cells,
-            mask=mask,
+            length=pool.length,
+            reach=jnp.stack([longest, jnp.where(live, d.index, 0).max() + 1]),
         )
         hidden, cache = model.apply({"params": layered}, rows, pool.keys, d.cache, method="decode")
         logits = product(head(params), hidden).astype(jnp.float32)
@@ -273,32 +314,39 @@ _SUMS_ONLY = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUC
 decode_on_cpu = _jit(_decode, compiler_options=_SUMS_ONLY)
 
 
+@jax.jit
+def pick_rows(decoding: Decoding, picks: jax.Array) -> Decoding:
+    """The rows i32[B'] of B, in that order; B stands for a row that is not in use."""
+    there = picks < len(decoding.index)
+    take = lambda x: x.at[picks].get(mode="clip")
+    axis = jax.tree.leaves(decoding.cache)[0].ndim - 4
+    picked = jax.tree.map(take, decoding.replace(cache=None))
+    cache = jax.tree.map(lambda x: jnp.take(x, picks, axis=axis, mode="clip"), decoding.cache)
+    return picked.replace(limit=jnp.where(there, picked.limit, 0), cache=cache)
+
+
 @partial(jax.jit, static_argnames=("prompt_tokens",))
 def grow_pool(pool: Pool, prompt_tokens: int) -> Pool:
     """The pool with T = `prompt_tokens`."""
-    return pool.replace(keys=_longer(pool.keys, prompt_tokens))
 
-
-@partial(jax.jit, static_argnames=("tokens",))
-def grow_rows(decoding: Decoding, tokens: int) -> Decoding:
-    """The rows with S = `tokens`."""
-    extra = [(0, 0), (0, tokens - decoding.tokens.shape[1])]
-    return decoding.replace(
-        tokens=jnp.pad(decoding.tokens, extra),
-        logprobs=jnp.pad(decoding.logprobs, extra),
-        cache=_longer(decoding.cache, tokens),
-    )
-
-
-def _longer(caches: Any, size: int) -> Any:
     def pad(x: jax.Array, axis: int) -> jax.Array:
         widths = [(0, 0)] * x.ndim
-        widths[axis] = (0, size - x.shape[axis])
+        widths[axis] = (0, prompt_tokens - x.shape[axis])
         return jnp.pad(x, widths)
 
-    is_pair = lambda x: isinstance(x[0], jax.Array)
-    longer = lambda pair: (pad(pair[0], -1), pad(pair[1], -2))
-    return jax.tree.map(longer, caches, is_leaf=is_pair)
+    return pool.replace(keys=map_caches(pad, pool.keys))
+
+
+def map_caches(change: Callable[..., jax.Array], *caches: Any) -> Any:
+    """Calls (keys, axis=-1) and (values, axis=-2), the axis being that of tokens, in every layer.
+
+    Args:
+        change: takes an array of each cache and the axis.
+        *caches: pairs of keys and values, one stacked pair or a tuple of one a layer.
+    """
+    if isinstance(caches[0][0], tuple):
+        return tuple(map_caches(change, *layers) for layers in zip(*caches))
+    return tuple(change(*arrays, axis=axis) for axis, arrays in zip((-1, -2), zip(*caches)))
 
 
 def unrolled() -> bool:

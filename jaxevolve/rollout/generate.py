@@ -9,7 +9,8 @@ from flax import struct
 
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
-from jaxevolve.rollout.engine import Job, Response, Stats, run
+from jaxevolve.rollout.engine import run
+from jaxevolve.rollout.jobs import Job, Response, Stats
 from jaxevolve.rollout.sampling import MATERNAL
 from jaxevolve.runtime.errors import UserError
 from jaxevolve.runtime.mesh import placement
@@ -57,7 +58,7 @@ def generate(
     n: int,
     max_tokens: int,
     rows: int,
-    follow: Callable[[Job, int, Response], Iterable[Job]] = lambda *_: (),
+    follow: Callable[[Job, int, Response], Iterable[Job]] | None = None,
     **engine: Any,
 ) -> tuple[Responses, Stats]:
     """Samples n responses to every prompt.
@@ -70,7 +71,7 @@ def generate(
         max_tokens: L, most tokens of a response.
         rows: most responses decoded together.
         follow: called with every response that has ended, these and those of the jobs that it
-            returns itself.
+            returns itself; None where no job follows.
         **engine: key, temperature, rules and what else `engine.run` takes.
 
     Returns:
@@ -91,7 +92,7 @@ def generate(
     def finish(job: Job, member: int, response: Response) -> Iterable[Job]:
         if job.phase == MATERNAL:
             responses.put((job.tag, member), response)
-        return follow(job, member, response)
+        return follow(job, member, response) if follow else ()
 
     shards, place = placement(params)
     stats = run(
@@ -102,6 +103,7 @@ def generate(
         rows=rows,
         shards=shards,
         place=place,
+        alone=follow is None,
         **engine,
     )
     return responses, stats

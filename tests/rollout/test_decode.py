@@ -34,6 +34,7 @@ def draw(policy, prompts, *, params=None, chunk=LIMIT, temperature=1.0):
         temperature=temperature,
         rules=sampling_rules(policy.processor, 1.0, 0),
         width=GROUP,
+        fewest=GROUP,
         chunk=chunk,
     )
     assert stats.tokens == responses.lengths.sum()
@@ -178,6 +179,7 @@ def test_each_job_has_its_own_limit(policy, prompts):
         rules=sampling_rules(policy.processor, 1.0, 0),
         rows=64,
         width=GROUP,
+        fewest=GROUP,
         chunk=LIMIT,
         shards=1,
         place=lambda tree, axis=0: jax.device_put(tree),

@@ -103,7 +103,9 @@ class Policy:
             rules=sampling_rules(self.processor, top_p, top_k),
             # A power of two: calls of about the same size share their programs.
             rows=min(ROWS, max(WIDTH, 1 << (n * len(prompts.length) - 1).bit_length())),
-            width=max(n, WIDTH),
+            # Greedy answers have a program of their own; other small groups share theirs.
+            width=max(n, WIDTH) if n > 1 else 1,
+            fewest=1 << (n.bit_length() - 1),
             chunk=CHUNK,
         )
         return read(self.processor, responses)

@@ -25,6 +25,8 @@ KEYS = {
     *("retrace/agreement", "retrace/tokens", "label/accuracy", "label/vote_accuracy"),
     *("label/pass_at_n", "time/rollout", "time/retrace", "time/answers", "time/score"),
     *("time/update", "time/step", "throughput/tokens_per_second", "system/compiles"),
+    *("throughput/sampled_tokens_per_second", "throughput/forced_tokens_per_second"),
+    "throughput/slot_utilization",
     "system/host_rss_mb",
 }
 

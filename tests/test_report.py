@@ -114,6 +114,9 @@ def metrics(step, total, rng):
         **times,
         "time/step": spent,
         "throughput/tokens_per_second": 11200 / spent,
+        "throughput/sampled_tokens_per_second": 18000 / spent,
+        "throughput/forced_tokens_per_second": 90000 / spent,
+        "throughput/slot_utilization": 0.8,
         "system/compiles": 20,
         "system/host_rss_mb": 1100.0 + 2 * step,
     }

@@ -50,19 +50,21 @@ class Rows:
     """One token of each of B responses that are decoded together, in any order.
 
     Attributes:
-        token: i32[B], the last token of each; anything where there is none yet.
-        index: i32[B], tokens of each so far, this one included.
-        next_position: i32[B], the position of each response's first token.
-        prefix: i32[B], which of N prompts each follows; N for a row that is not in use.
-        number: i32[B], below `width`, different for the rows of one prompt.
-        mask: bool[N, T], the prompts' tokens that are there.
-        width: most rows that one prompt has, static.
+        token: i32[B].
+        index: i32[B], tokens that each has read before this one, its own keys so far.
+        position: i32[B], the position of this token on all three axes.
+        prefix: i32[B], which of N prefixes each follows; anything for a row that is not in use.
+        number: i32[B], below C, different for the rows of one prefix.
+        cells: i32[N, C], the row that follows prefix n as number c; anything where there is none.
+        length: i32[N], tokens of each prefix.
+        reach: i32[2], the longest prefix and the most own keys, this one included, of rows in use.
     """
 
     token: jax.Array
     index: jax.Array
-    next_position: jax.Array
+    position: jax.Array
     prefix: jax.Array
     number: jax.Array
-    mask: jax.Array
-    width: int = struct.field(pytree_node=False)
+    cells: jax.Array
+    length: jax.Array
+    reach: jax.Array

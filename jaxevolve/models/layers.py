@@ -97,54 +97,6 @@ def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
     return turned.astype(x.dtype)
 
 
-def attend_rows(
-    query: jax.Array,
-    own: tuple[jax.Array, jax.Array],
-    own_mask: jax.Array,
-    prefix: tuple[jax.Array, jax.Array],
-    prefix_mask: jax.Array,
-    cell: tuple[jax.Array, jax.Array],
-    width: int,
-) -> jax.Array:
-    """Attention of single tokens: B rows, in any order, over their own keys and shared prefixes.
-
-    A row says which of N prefixes it follows, and a number below C that no other row of that
-    prefix has. For the shared part the queries are laid out as [N, C], so that a prefix is read
-    once for all its rows; the two parts join by their log-sum-exp. Forward only.
-
-    Args:
-        query: [B, K, R, h].
-        own: keys and values [B, K, S, h].
-        own_mask: bool[B, S].
-        prefix: keys and values [N, K, T, h].
-        prefix_mask: bool[N, T].
-        cell: i32[B] prefix and i32[B] number; a prefix of N marks a row without one.
-        width: C.
-
-    Returns:
-        [B, K, R, h].
-    """
-    scale = query.shape[-1] ** -0.5
-    grid = jnp.zeros((prefix[0].shape[0], width, *query.shape[1:]), query.dtype)
-    grid = grid.at[cell].set(query, mode="drop").transpose(0, 2, 1, 3, 4)  # [N, K, C, R, h]
-    shared = jnp.einsum("nkcrh,nkth->nkcrt", grid, prefix[0], preferred_element_type=jnp.float32)
-    shared = jnp.where(prefix_mask[:, None, None, None], shared * scale, NEGATIVE)
-    alone = jnp.einsum("bkrh,bksh->bkrs", query, own[0], preferred_element_type=jnp.float32)
-    alone = jnp.where(own_mask[:, None, None], alone * scale, NEGATIVE)
-    top = shared.max(-1, keepdims=True)
-    weight = jnp.exp(shared - top)
-    mixed = jnp.einsum("nkcrt,nkth->nkcrh", weight.astype(query.dtype), prefix[1])
-    # Back from [N, K, C, R, .] to rows.
-    of_row = lambda x: x.transpose(0, 2, 1, 3, 4)[cell]
-    shared_top, shared_sum = of_row(top), of_row(weight.sum(-1, keepdims=True))
-    top = jnp.maximum(shared_top, alone.max(-1, keepdims=True))
-    weight = jnp.exp(alone - top)
-    share = jnp.exp(shared_top - top)
-    total = weight.sum(-1, keepdims=True) + share * shared_sum
-    own_mixed = jnp.einsum("bkrs,bksh->bkrh", weight.astype(query.dtype), own[1])
-    return ((own_mixed + share * of_row(mixed)) / total).astype(query.dtype)
-
-
 def run_layers(
     block: Callable[[Any, Any, Any], tuple[Any, Any]],
     layers: Any,

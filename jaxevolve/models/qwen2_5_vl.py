@@ -29,13 +29,13 @@ from jaxevolve.models.layers import (
     GatedMLP,
     Linear,
     RMSNorm,
-    attend_rows,
     rotate,
     run_layers,
     split_by_row,
     stacked,
     unstack,
 )
+from jaxevolve.models.rows import read_rows
 from jaxevolve.models.vision import VisionTower
 
 KeyValues = tuple[jax.Array, jax.Array]
@@ -120,32 +120,6 @@ class DecoderBlock(nn.Module):
         x = x + self.self_attn.out(mixed)
         return x + self.mlp(self.post_attention_layernorm(x)), prefix
 
-    def decode(
-        self, x: jax.Array, angles: jax.Array, cache: KeyValues, rows: Rows, prefix: Any
-    ) -> tuple[jax.Array, KeyValues]:
-        """One token of each of B rows.
-
-        Args:
-            x: [B, D].
-            angles: f32[B, h/2].
-            cache: keys and values [B, K, S, h] of the rows so far.
-            rows: which prefix each row follows, and how far it is.
-            prefix: keys, values [N, K, T, h] and mask bool[N, T] of the prefixes.
-
-        Returns:
-            The rows after the layer, and the cache with this token in it.
-        """
-        query, new = self.self_attn.project(self.input_layernorm(x)[:, None], angles[:, None])
-        # A row that has no token yet writes nowhere.
-        place = jnp.where(rows.index > 0, rows.index - 1, cache[0].shape[2])
-        number = jnp.arange(len(place))
-        cache = tuple(c.at[number, :, place].set(n[:, 0], mode="drop") for c, n in zip(cache, new))
-        mask = jnp.arange(cache[0].shape[2]) < rows.index[:, None]
-        cell = (rows.prefix, rows.number)
-        mixed = attend_rows(query[:, 0], cache, mask, prefix[:2], prefix[2], cell, rows.width)
-        x = x + self.self_attn.o_proj(mixed.reshape(x.shape[0], -1))
-        return x + self.mlp(self.post_attention_layernorm(x)), cache
-
 
 class Embedding(nn.Module):
     """The token embeddings, which a tied model also uses as its head."""
@@ -227,22 +201,8 @@ class Decoder(nn.Module):
         return x, y.reshape(*responses.shape, -1)
 
     def rows(self, rows: Rows, prefix: Any, cache: Any) -> tuple[jax.Array, Any]:
-        """One token of each of B rows -> hidden [B, D] and the cache after it."""
-        x = self.embed_tokens(rows.token)
-        positions = rows.next_position + rows.index - 1
-        angles = self.angles(jnp.broadcast_to(positions[:, None], (len(positions), 3)))
-
-        def layer(params: Any, x: jax.Array, inputs: Any) -> tuple[jax.Array, KeyValues]:
-            (key, value), cache = inputs
-            return self.block.apply(
-                {"params": params}, x, angles, cache, rows, (key, value, rows.mask), method="decode"
-            )
-
-        inputs = (prefix, cache)
-        if isinstance(self.layers, tuple):
-            inputs = tuple(zip(prefix, cache))
-        x, cache = run_layers(layer, self.layers, x, inputs)
-        return self.norm(x), cache
+        """One token of each of B rows; see `read_rows`."""
+        return read_rows(self.config, self.variables["params"], rows, prefix, cache)
 
     def _embed_prompt(self, prompts: Prompts, features: jax.Array | None) -> jax.Array:
         x = self.embed_tokens(prompts.tokens)
@@ -318,16 +278,7 @@ class Qwen2_5_VL(nn.Module):
         return last_hidden(hidden, prompts), prefix
 
     def decode(self, rows: Rows, prefix: Any, cache: Any) -> tuple[jax.Array, Any]:
-        """Reads one token of each of B rows, which follow N prefixes.
-
-        Args:
-            rows: the tokens, and what they follow.
-            prefix: each layer's keys and values [N, K, T, h], as `prefill` made them.
-            cache: each layer's keys and values [B, K, S, h] of the rows so far.
-
-        Returns:
-            Hidden states f[B, D] that predict the next tokens, and the cache.
-        """
+        """Reads one token of each of B rows, which follow N prefixes; see `read_rows`."""
         return self.model.rows(rows, prefix, cache)
 
 

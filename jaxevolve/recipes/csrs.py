@@ -23,7 +23,7 @@ from jaxevolve.objectives import group_advantage, response_mask
 from jaxevolve.packing import make_layout, rows_needed
 from jaxevolve.policy import WIDTH, Policy, read, sampling_rules
 from jaxevolve.recipes import records
-from jaxevolve.recipes.measures import Seen, measure
+from jaxevolve.recipes.measures import Seen, measure, speed
 from jaxevolve.rewards import (
     format_ok,
     majority_vote,
@@ -31,8 +31,8 @@ from jaxevolve.rewards import (
     softened_frequency,
     with_format,
 )
-from jaxevolve.rollout.engine import Job, Response, Stats
 from jaxevolve.rollout.generate import Responses, generate
+from jaxevolve.rollout.jobs import Job, Response, Stats
 from jaxevolve.rollout.retrace import anchors, fork
 from jaxevolve.rollout.sampling import ANCHOR, MATERNAL, RETRACE, Sampling, response_keys
 from jaxevolve.runtime.distributed import gather
@@ -146,6 +146,7 @@ def collect(
         correct=graded.correct[:, :group],
     )
     metrics = measure(jax.tree.map(lambda *x: np.concatenate(x), *gather(seen)))
+    metrics |= speed(gather(stats))
     samples = records.samples(
         rows,
         texts,
@@ -168,13 +169,13 @@ def sample(
 ) -> tuple[Responses, Retraced, Stats]:
     """Samples n maternal responses a prompt, and m re-inferences from the anchor of each.
 
-    A re-inference starts when its own parent has ended (Eq. 6 and 9).
+    A re-inference starts when its own parent has ended (Eq. 6 and 9). Where no noise comes between
+    them it takes over its parent's keys.
     """
     settings, samples = config.retrace, config.retrace.m
     group, most = config.rollout.n, config.rollout.max_tokens
     shape = (len(prompts.length), group, samples)
     retraced = Retraced(np.zeros(shape[:2], np.int32), Responses.empty(*shape, most))
-    noisy = settings.image_noise > 0 and prompts.pixels.shape[1] > 0
     rates = np.full(shape[:2], settings.rate)
     if settings.anchor == "random":
         rates = random_rates(key, prompts.ids, group)
@@ -182,8 +183,6 @@ def sample(
     def follow(job: Job, member: int, response: Response) -> list[Job]:
         if job.phase == RETRACE:
             retraced.responses.put((*job.tag, job.members[member] % samples), response)
-            return []
-        if samples == 0:
             return []
         parent = (job.tag, member)
         anchor, limit = anchors(
@@ -197,21 +196,33 @@ def sample(
         retraced.anchor[parent] = anchor[0]
         if limit[0] == 0:
             return []
-        prompt = fork(job.prompt, response.tokens[None], anchor)
+        prompt = fork(job.prompt, response.tokens[None], anchor, most)
         # Re-inference j of maternal response g is member g * m + j of its prompt.
         first = member * samples
         members = [range(first, first + samples)]
         draws: list[int | None] = [None]
-        if noisy:
+        same = settings.image_noise == 0 or not prompt.segment.any()
+        if not same:
             draws = [0 if settings.noise_per == "prompt" else member]
             if settings.noise_per == "sample":
                 members = [range(m, m + 1) for m in members[0]]
                 draws = [m[0] for m in members]
         return [
-            Job(prompt, RETRACE, m, int(limit[0]), noise=draw, tag=parent)
+            Job(
+                prompt,
+                RETRACE,
+                m,
+                int(limit[0]),
+                noise=draw,
+                anchor=int(anchor[0]) if same else None,
+                tag=parent,
+            )
             for m, draw in zip(members, draws)
         ]
 
+    fewest = min(group, samples or group)
+    if settings.noise_per == "sample":
+        fewest = 1
     maternal, stats = generate(
         policy.model,
         policy.params,
@@ -219,11 +230,12 @@ def sample(
         n=group,
         max_tokens=most,
         rows=config.rollout.rows,
-        follow=follow,
+        follow=follow if samples else None,
         key=key,
         temperature=config.rollout.temperature,
         rules=rules,
         width=max(group, samples, WIDTH),
+        fewest=fewest,
         chunk=config.rollout.chunk,
         deviation=settings.image_noise,
     )

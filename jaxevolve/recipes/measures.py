@@ -1,10 +1,13 @@
 """What does a step tell of itself? Figures of all its responses, wherever they were sampled."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from flax import struct
 
 from jaxevolve.objectives import uninformative_groups
 from jaxevolve.rewards import distinct_answers, unanimous, vote
+from jaxevolve.rollout.jobs import Stats
 
 
 @struct.dataclass
@@ -58,6 +61,23 @@ def measure(seen: Seen) -> dict[str, float]:
         "retrace/agreement": agreement(seen.classes, seen.reclasses),
         "retrace/tokens": seen.continued.sum(),
         **label_metrics(seen),
+    }
+
+
+def speed(stats: Sequence[Stats]) -> dict[str, float]:
+    """How fast a step was sampled, by one process or by several at once.
+
+    Forced tokens are those of prompts and of kept prefixes, read or taken over.
+    """
+    total = lambda name: sum(getattr(s, name) for s in stats)
+    slowest = lambda seconds: max(max(seconds), 1e-9)
+    reading = slowest([s.reading for s in stats])
+    decoding = slowest([sum(s.seconds.values()) - s.reading for s in stats])
+    return {
+        "throughput/slot_utilization": total("tokens") / max(total("row_steps"), 1),
+        "throughput/sampled_tokens_per_second": total("tokens") / decoding,
+        "throughput/forced_tokens_per_second": (total("read_tokens") + total("reused_tokens"))
+        / reading,
     }
 
 

@@ -16,8 +16,9 @@ from flax import struct
 from jax import lax
 
 from jaxevolve.models.inputs import Prompts, Rows
-from jaxevolve.models.layers import matmul, unstack
+from jaxevolve.models.layers import unstack
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, head, unstacked
+from jaxevolve.models.rows import product
 from jaxevolve.rollout.retrace import perturb
 from jaxevolve.rollout.sampling import Sampling, sample
 from jaxevolve.runtime.target import target_platform
@@ -25,24 +26,27 @@ from jaxevolve.runtime.target import target_platform
 
 @struct.dataclass
 class Pool:
-    """N prompts that have been read.
+    """N prompts that have been read, all but their last token.
+
+    That one is the first token of every response: the row that reads it predicts what follows, so
+    no state has to be kept beside the keys.
 
     Attributes:
-        keys: each layer's keys and values [N, K, T, h].
-        hidden: f[N, D], the state that predicts the first token of a response.
-        length: i32[N], tokens of each prompt.
-        next_position: i32[N].
+        keys: each layer's keys [N, K, h, T] and values [N, K, T, h].
+        length: i32[N], tokens that have been read of each prompt.
+        last: i32[N], the last token of each, not read.
+        position: i32[N], its position on all three axes.
     """
 
     keys: Any
-    hidden: jax.Array
     length: jax.Array
-    next_position: jax.Array
+    last: jax.Array
+    position: jax.Array
 
     @property
     def prompt_tokens(self) -> int:
         """T, the room for a prompt."""
-        return jax.tree.leaves(self.keys)[0].shape[-2]
+        return jax.tree.leaves(self.keys)[0].shape[-1]
 
 
 @struct.dataclass
@@ -58,7 +62,7 @@ class Decoding:
         keys: [B] random keys.
         prefix: i32[B], its prompt in the pool.
         number: i32[B], its place among the rows of its prompt.
-        cache: each layer's keys and values [B, K, S, h].
+        cache: each layer's keys [B, K, h, S] and values [B, K, S, h].
     """
 
     tokens: jax.Array
@@ -95,20 +99,16 @@ def empty(
     dtype = params["model"]["norm"]["weight"].dtype
 
     def cache(count: int, length: int) -> Any:
-        shape = (count, c.num_key_value_heads, length, c.head_dim)
+        first = (count, c.num_key_value_heads)
+        shapes = [(*first, c.head_dim, length), (*first, length, c.head_dim)]
         if unrolled():
-            pair = lambda: (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+            pair = lambda: tuple(jnp.zeros(shape, dtype) for shape in shapes)
             return place(tuple(pair() for _ in range(c.num_hidden_layers)))
-        shape = (c.num_hidden_layers, *shape)
-        return place((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)), axis=1)
+        shapes = [(c.num_hidden_layers, *shape) for shape in shapes]
+        return place(tuple(jnp.zeros(shape, dtype) for shape in shapes), axis=1)
 
     zeros = lambda *shape: jnp.zeros(shape, jnp.int32)
-    pool = Pool(
-        keys=None,
-        hidden=jnp.zeros((prompts, c.hidden_size), dtype),
-        length=zeros(prompts),
-        next_position=zeros(prompts),
-    )
+    pool = Pool(keys=None, length=zeros(prompts), last=zeros(prompts), position=zeros(prompts))
     decoding = Decoding(
         tokens=zeros(rows, tokens),
         logprobs=jnp.zeros((rows, tokens), jnp.float32),
@@ -146,10 +146,12 @@ def prefill(
     """
     if noise is not None:
         prompts = perturb(prompts, *noise)
-    hidden, keys = model.apply({"params": params}, prompts, method="prefill")
+    _, (keys, values) = model.apply({"params": params}, prompts, method="prefill")
+    keys = (keys.swapaxes(-1, -2), values)
     if unrolled():
         keys = unstack(keys)
-    return Pool(keys, hidden, prompts.length, prompts.next_position)
+    last = jnp.take_along_axis(prompts.tokens, prompts.length[:, None] - 1, axis=1)[:, 0]
+    return Pool(keys, prompts.length - 1, last, prompts.next_position - 1)
 
 
 @partial(jax.jit, donate_argnames=("pool",))
@@ -163,17 +165,53 @@ def insert(pool: Pool, new: Pool, places: jax.Array) -> Pool:
     """
 
     def write(old: jax.Array, new: jax.Array) -> jax.Array:
-        widths = [(0, 0)] * new.ndim
-        widths[-2] = (0, old.shape[-2] - new.shape[-2])
-        new = jnp.pad(new, widths)
-        at = old.at[places] if new.ndim == 4 else old.at[:, places]
-        return at.set(new, mode="drop")
+        if old.ndim == 1:
+            return old.at[places].set(new, mode="drop")
+        # A cache, [N, K, ., .] or stacked; where the new one is shorter, the old rest is masked.
+        corner = [slice(size) for size in new.shape[-2:]]
+        layers = [slice(None)] * (old.ndim - 4)
+        return old.at[(*layers, places, slice(None), *corner)].set(new, mode="drop")
 
+    return jax.tree.map(write, pool, new)
+
+
+@partial(jax.jit, donate_argnames=("pool",))
+def branch(
+    pool: Pool, decoding: Decoding, rows: jax.Array, anchors: jax.Array, places: jax.Array
+) -> Pool:
+    """Makes prompts of J responses, each cut at its anchor, from keys that are there already.
+
+    The row of a response that has ended holds its keys until another one starts there.
+
+    Args:
+        pool: of N prompts, consumed; T is at least every prompt's tokens and what is kept.
+        decoding: the rows.
+        rows: i32[J], where the responses are.
+        anchors: i32[J], tokens kept of each.
+        places: i32[J], where they go, none where one of the J has its prompt; N for a filler.
+    """
+    prompts = decoding.prefix[rows]
+    length = pool.length[prompts]
+    # Where a token's keys are among the row's own, which begin with the prompt's last token.
+    own = jnp.arange(pool.prompt_tokens) - length[:, None]
+
+    def join(old: jax.Array, row: jax.Array, axis: int) -> jax.Array:
+        at = (slice(None),) * (old.ndim - 4)
+        shape = [1] * old.ndim
+        shape[old.ndim - 4], shape[axis] = own.shape
+        place = own.reshape(shape)
+        kept = jnp.take_along_axis(row[(*at, rows)], jnp.maximum(place, 0), axis, mode="clip")
+        new = jnp.where(place < 0, old[(*at, prompts)], kept)
+        return old.at[(*at, places)].set(new, mode="drop")
+
+    keys = map_caches(join, pool.keys, decoding.cache)
+    put = lambda old, new: old.at[places].set(new, mode="drop")
+    token = decoding.tokens[rows, jnp.maximum(anchors - 1, 0)]
     return Pool(
-        keys=jax.tree.map(write, pool.keys, new.keys),
-        hidden=pool.hidden.at[places].set(new.hidden, mode="drop"),
-        length=pool.length.at[places].set(new.length, mode="drop"),
-        next_position=pool.next_position.at[places].set(new.next_position, mode="drop"),
+        keys=keys,
+        length=put(pool.length, length + anchors),
+        last=put(pool.last, jnp.where(anchors > 0, token, pool.last[prompts])),
+        position=put(pool.position, pool.position[prompts] + anchors),
     )
 
 
@@ -198,8 +236,7 @@ def start_rows(
     )
 
 
-@partial(jax.jit, static_argnames=("model", "rules", "width"), donate_argnames=("decoding",))
-def decode(
+def _decode(
     model: Qwen2_5_VL,
     params: Any,
     pool: Pool,
@@ -219,7 +256,7 @@ def decode(
         decoding: the rows, which are consumed; S is at least every index + `steps`.
         temperature: f32[], see `sample`.
         rules: sampling rules.
-        width: most rows of one prompt.
+        width: C, most rows of one prompt.
         steps: i32[].
         least: i32[].
 
@@ -227,26 +264,31 @@ def decode(
         The rows, and i32[] tokens made a row.
     """
     layered = unstacked(params) if unrolled() else params
-    mask = jnp.arange(pool.prompt_tokens) < pool.length[:, None]
-    first, next_position = pool.hidden[decoding.prefix], pool.next_position[decoding.prefix]
-    numbers = jnp.arange(len(decoding.index))
+    count, seats = len(decoding.index), len(pool.length)
+    numbers = jnp.arange(count)
+    # A row that has ended must not stand where one of a later prompt stands.
+    prefix = jnp.where(decoding.live, decoding.prefix, seats)
+    cells = jnp.zeros((seats, width), jnp.int32)
+    cells = cells.at[prefix, decoding.number].set(numbers, mode="drop")
+    last, position = pool.last[prefix], pool.position[prefix]
+    longest = jnp.where(decoding.live, pool.length[decoding.prefix], 0).max()
 
     def step(carry: tuple[Decoding, jax.Array]) -> tuple[Decoding, jax.Array]:
         d, done = carry
         live = d.live
+        before = d.tokens[numbers, jnp.maximum(d.index - 1, 0)]
         rows = Rows(
-            token=d.tokens[numbers, jnp.maximum(d.index - 1, 0)],
+            token=jnp.where(d.index == 0, last, before),
             index=d.index,
-            next_position=next_position,
-            # A row that has ended must not stand where one of a later prompt stands.
-            prefix=jnp.where(live, d.prefix, len(pool.length)),
+            position=position + d.index,
+            prefix=prefix,
             number=d.number,
-            mask=mask,
-            width=width,
+            cells=cells,
+            length=pool.length,
+            reach=jnp.stack([longest, jnp.where(live, d.index, 0).max() + 1]),
         )
         hidden, cache = model.apply({"params": layered}, rows, pool.keys, d.cache, method="decode")
-        hidden = jnp.where((d.index == 0)[:, None], first, hidden)
-        logits = matmul(hidden, head(params)).astype(jnp.float32)
+        logits = product(head(params), hidden).astype(jnp.float32)
         token, logprob = sample(logits, d.keys, d.index, temperature, rules)
         place = jnp.where(live, d.index, d.tokens.shape[1])
         stop = jnp.isin(token, jnp.array(rules.stop_ids, jnp.int32))
@@ -265,30 +307,47 @@ def decode(
     return lax.while_loop(more, step, (decoding, jnp.zeros((), jnp.int32)))
 
 
+_jit = partial(jax.jit, static_argnames=("model", "rules", "width"), donate_argnames=("decoding",))
+decode = _jit(_decode)
+# Of XLA's two libraries for CPU, Eigen is the faster in products of weights with some dozens of
+# rows, by up to a fifth, and YNNPACK in sums, by far.
+_SUMS_ONLY = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE"}
+decode_on_cpu = _jit(_decode, compiler_options=_SUMS_ONLY)
+
+
+@jax.jit
+def pick_rows(decoding: Decoding, picks: jax.Array) -> Decoding:
+    """The rows i32[B'] of B, in that order; B stands for a row that is not in use."""
+    there = picks < len(decoding.index)
+    take = lambda x: x.at[picks].get(mode="clip")
+    axis = jax.tree.leaves(decoding.cache)[0].ndim - 4
+    picked = jax.tree.map(take, decoding.replace(cache=None))
+    cache = jax.tree.map(lambda x: jnp.take(x, picks, axis=axis, mode="clip"), decoding.cache)
+    return picked.replace(limit=jnp.where(there, picked.limit, 0), cache=cache)
+
+
 @partial(jax.jit, static_argnames=("prompt_tokens",))
 def grow_pool(pool: Pool, prompt_tokens: int) -> Pool:
     """The pool with T = `prompt_tokens`."""
-    return pool.replace(keys=_longer(pool.keys, prompt_tokens))
 
-
-@partial(jax.jit, static_argnames=("tokens",))
-def grow_rows(decoding: Decoding, tokens: int) -> Decoding:
-    """The rows with S = `tokens`."""
-    extra = [(0, 0), (0, tokens - decoding.tokens.shape[1])]
-    return decoding.replace(
-        tokens=jnp.pad(decoding.tokens, extra),
-        logprobs=jnp.pad(decoding.logprobs, extra),
-        cache=_longer(decoding.cache, tokens),
-    )
-
-
-def _longer(caches: Any, size: int) -> Any:
-    def pad(x: jax.Array) -> jax.Array:
+    def pad(x: jax.Array, axis: int) -> jax.Array:
         widths = [(0, 0)] * x.ndim
-        widths[-2] = (0, size - x.shape[-2])
+        widths[axis] = (0, prompt_tokens - x.shape[axis])
         return jnp.pad(x, widths)
 
-    return jax.tree.map(pad, caches)
+    return pool.replace(keys=map_caches(pad, pool.keys))
+
+
+def map_caches(change: Callable[..., jax.Array], *caches: Any) -> Any:
+    """Calls (keys, axis=-1) and (values, axis=-2), the axis being that of tokens, in every layer.
+
+    Args:
+        change: takes an array of each cache and the axis.
+        *caches: pairs of keys and values, one stacked pair or a tuple of one a layer.
+    """
+    if isinstance(caches[0][0], tuple):
+        return tuple(map_caches(change, *layers) for layers in zip(*caches))
+    return tuple(change(*arrays, axis=axis) for axis, arrays in zip((-1, -2), zip(*caches)))
 
 
 def unrolled() -> bool:

@@ -7,78 +7,22 @@ own parent has ended. What a response is does not depend on any of this (see `re
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import jax
-import numpy as np
 
-from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
-from jaxevolve.rollout import decode
-from jaxevolve.rollout.sampling import NOISE, Sampling, response_keys
+from jaxevolve.rollout.device import Device, Place
+from jaxevolve.rollout.jobs import Job, Response, Stats
+from jaxevolve.rollout.retrace import forked_size
+from jaxevolve.rollout.sampling import Sampling
 from jaxevolve.runtime.buckets import bucket
 
-READ_AT_ONCE = (2, 8)  # prompts of one prefill: two sizes, so that there are few programs
-ROOM = 128  # tokens that there is room for at first; more when they are needed
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """A prompt and the responses that are wanted of it.
-
-    Attributes:
-        prompt: the prompt, P = 1, in numpy.
-        phase: what its random numbers are for.
-        members: the numbers of its responses in their group, at least one.
-        limit: most tokens of each.
-        noise: which draw of noise its image gets, or None.
-        tag: whatever the caller wants to know it by.
-    """
-
-    prompt: Prompts
-    phase: int
-    members: Sequence[int]
-    limit: int
-    noise: int | None = None
-    tag: Any = None
-
-
-@dataclass(frozen=True)
-class Response:
-    """One finished response: tokens i32[length], logprobs f32[length], and whether it stopped."""
-
-    tokens: np.ndarray
-    logprobs: np.ndarray
-    stopped: bool
-
-
-@dataclass
-class Stats:
-    """What sampling took.
-
-    Attributes:
-        seconds: by phase; a chunk's time is shared out by the rows that each phase has in it.
-        row_steps: rows times decode steps; the sampled tokens are the least possible.
-        tokens: sampled tokens.
-        read_tokens: tokens of the prompts that were read, padding not counted.
-    """
-
-    seconds: dict[int, float] = field(default_factory=dict)
-    row_steps: int = 0
-    tokens: int = 0
-    read_tokens: int = 0
-
-    def spend(self, phases: Sequence[int], seconds: float) -> None:
-        """Shares out seconds among phases."""
-        for phase in phases:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds / len(phases)
-
-
-Place = Callable[..., Any]  # (tree of arrays, axis=0) -> the same on the devices
-
+FEWEST_ROWS = 8  # on a device: fewer cost hardly less
+ROOM = 128  # least room for a prompt: prompts of several sizes share their programs
 
 Finish = Callable[[Job, int, Response], Iterable[Job]]
 
@@ -94,9 +38,11 @@ def run(
     rules: Sampling,
     rows: int,
     width: int,
+    fewest: int,
     chunk: int,
     shards: int,
     place: Place,
+    alone: bool = False,
     deviation: float = 0.0,
 ) -> Stats:
     """Samples the responses of all jobs.
@@ -106,176 +52,156 @@ def run(
         params: its parameters.
         jobs: in the order in which they start.
         finish: called with a job, the number of one of its members and that member's response; it
-            returns further jobs, which join the end of the queue.
+            returns further jobs, which join the end of the queue, or take a seat at once where
+            their keys are at hand.
         key: the key of the run's seed and step.
         temperature: of sampling; 0 takes the most likely token.
         rules: sampling rules.
-        rows: B, responses decoded together.
+        rows: B, most responses decoded together.
         width: most members of any job.
+        fewest: fewest members of any job.
         chunk: most tokens between two looks from the host.
         shards: equal parts of the rows that live on different devices; a response stays in the
             part of its prompt.
         place: (tree, axis=0) -> the tree on the devices, that axis over the parts.
+        alone: whether no job follows from `finish`.
         deviation: of the noise of jobs that have some.
     """
     queue = deque(jobs)
-    stats = Stats()
     if not queue:
-        return stats
-    rows = -(-rows // shards) * shards
-    seats = -(-2 * rows // (width * shards)) * shards  # twice what the rows can fill
+        return Stats()
     longest = max(job.prompt.tokens.shape[1] for job in queue)
     most = max(job.limit for job in queue)
-    pool, decoding = decode.empty(
-        model,
-        params,
-        prompts=seats,
-        prompt_tokens=max(longest, min(bucket(longest + most), ROOM)),
-        rows=rows,
-        tokens=max(bucket(min(most, max(chunk, ROOM))), 1),
-        place=place,
+    table = sizes(rows, fewest, shards, len(queue) if alone else None)
+    device = Device(model, params, key, deviation, shards, place)
+    device.make(
+        prompts=table.seats,
+        prompt_tokens=max(longest if alone else forked_size(longest, longest + most, most), ROOM),
+        rows=table.rows[0],
+        tokens=max(bucket(most), 1),
     )
-    index = np.zeros(rows, np.int32)
-    seated: list[Job | None] = [None] * seats
-    unfinished = [0] * seats
-    held: list[tuple[int, int] | None] = [None] * rows  # seat and member of a row's response
+    seated: list[Job | None] = [None] * table.seats
+    unfinished = [0] * table.seats
+    held: list[tuple[int, int] | None] = [None] * table.rows[0]  # seat, member of a row's response
     starts: list[deque[tuple[int, int]]] = [deque() for _ in range(shards)]  # waiting for a row
+    stats = device.stats
+
+    def take(seat: int, job: Job) -> None:
+        seated[seat], unfinished[seat] = job, len(job.members)
+        starts[table.part(seat)].extend((seat, m) for m in range(len(job.members)))
 
     while True:
         # 1. Prompts take free seats while their part has free rows that nobody waits for.
-        begun = perf_counter()
-        free = [
-            sum(held[r] is None for r in range(rows) if r * shards // rows == part) - len(waiting)
-            for part, waiting in enumerate(starts)
-        ]
         arrivals = []
-        for seat in range(seats):
-            part = seat * shards // seats
+        free = [table.rows[0] // shards - len(waiting) for waiting in starts]
+        for seat, _ in filter(None, held):
+            free[table.part(seat)] -= 1
+        for seat in range(table.seats):
+            part = table.part(seat)
             if queue and seated[seat] is None and free[part] > 0:
                 job = queue.popleft()
-                seated[seat], unfinished[seat] = job, len(job.members)
-                starts[part].extend((seat, m) for m in range(len(job.members)))
                 free[part] -= len(job.members)
+                take(seat, job)
                 arrivals.append((seat, job))
-        for batch in _prefills(arrivals, shards):
-            pool = _read(model, params, pool, batch, key, deviation, place)
-            stats.read_tokens += sum(int(job.prompt.length[0]) for _, job in batch if job)
+        device.read(arrivals)
 
-        # 2. Responses that wait take free rows.
+        # 2. Responses that wait take free rows, of which there are no more than are needed.
+        busy = [len(waiting) for waiting in starts]
+        for seat, _ in filter(None, held):
+            busy[table.part(seat)] += 1
+        size = table.rows_for(table.rows[0] if queue else max(busy) * shards)
+        if size != len(held):
+            held = device.resize(held, size)
         new = {}
-        for r in range(rows):
-            if held[r] is None and (waiting := starts[r * shards // rows]):
+        for r in range(size):
+            if held[r] is None and (waiting := starts[r * shards // size]):
                 held[r] = new[r] = waiting.popleft()
         if new:
-            decoding = _start(decoding, new, seated, rows, key, place)
-        busy = [r for r in range(rows) if held[r] is not None]
+            device.start(new, seated, size)
+        busy = [r for r in range(size) if held[r] is not None]
         if not busy:
             return stats
-        phases = [seated[held[r][0]].phase for r in busy]
-        stats.spend([job.phase for _, job in arrivals] or phases, perf_counter() - begun)
 
-        # 3. A chunk is decoded; while others wait, it ends early when enough rows are free.
+        # 3. A chunk is decoded. While others wait, it ends early when enough rows are free, and
+        # otherwise when a smaller size will do.
+        least = 0
+        if queue or any(starts):
+            least = len(busy) - max(size // 8, 1)
+        elif shards == 1 and len(busy) > 1:
+            least = max((s for s in table.rows if s < len(busy)), default=0)
         begun = perf_counter()
-        reach = max(
-            min(int(index[r]) + chunk if r not in new else chunk, seated[held[r][0]].limit)
-            for r in busy
-        )
-        if reach > decoding.tokens.shape[1]:
-            decoding = decode.grow_rows(decoding, bucket(reach))
-        others = bool(queue) or any(starts)
-        least = len(busy) - max(rows // 8, 1) if others else 0
-        decoding, steps = decode.decode(
-            model,
-            params,
-            pool,
-            decoding,
-            np.float32(temperature),
-            rules,
-            width,
-            np.int32(chunk),
-            np.int32(least),
-        )
-        index, live, steps = jax.device_get((decoding.index, decoding.live, steps))
-        stats.row_steps += rows * int(steps)
-
-        # 4. Responses that have ended leave.
+        index, live = device.decode(temperature, rules, width, chunk, least)
         done = [r for r in busy if not live[r]]
         if done:
-            tokens, logprobs, stopped = jax.device_get(
-                (decoding.tokens, decoding.logprobs, decoding.stopped)
-            )
-        stats.spend(phases, perf_counter() - begun)
+            tokens, logprobs, stopped = jax.device_get(device.results)
+        stats.spend([seated[held[r][0]].phase for r in busy], perf_counter() - begun)
+
+        # 4. Responses that have ended leave; what follows from one takes its keys along.
+        branches, left = [], []
         for r in done:
             seat, m = held[r]
             held[r], job, n = None, seated[seat], int(index[r])
             unfinished[seat] -= 1
             if not unfinished[seat]:
-                seated[seat] = None
+                left.append(seat)
             stats.tokens += n
             response = Response(tokens[r, :n].copy(), logprobs[r, :n].copy(), bool(stopped[r]))
-            queue.extend(finish(job, m, response))
+            for following in finish(job, m, response):
+                to = None
+                if following.anchor is not None:
+                    own = table.seats_of(table.part(seat))
+                    to = next((s for s in own if seated[s] is None), None)
+                if to is None:
+                    queue.append(following)
+                else:
+                    take(to, following)
+                    branches.append((r, to, following))
+        device.branch(branches)
+        for seat in left:  # not before: the branches were made from the prompts in them
+            seated[seat] = None
 
 
-def _prefills(
-    arrivals: Sequence[tuple[int, Job]], shards: int
-) -> Iterable[list[tuple[int, Job | None]]]:
-    """Groups of prompts of one shape, of one of two sizes for each of the shards.
+@dataclass(frozen=True)
+class Sizes:
+    """How many rows and seats there are.
 
-    A group is filled up with its last prompt; the filler has no job.
+    Attributes:
+        rows: what B may be, falling: when the queue is empty, fewer rows do less for nothing.
+        seats: prompts that there is room for.
+        shards: parts that both are split into.
     """
-    shapes: dict[Any, list[tuple[int, Job]]] = {}
-    for seat, job in arrivals:
-        shape = (job.prompt.tokens.shape, job.prompt.pixels.shape, job.noise is None)
-        shapes.setdefault(shape, []).append((seat, job))
-    for group in shapes.values():
-        few, most = (size * shards for size in READ_AT_ONCE)
-        for first in range(0, len(group), most):
-            batch = group[first : first + most]
-            size = few if len(batch) <= few else most
-            yield [*batch, *[(seat, None) for seat, _ in batch[-1:] * (size - len(batch))]]
+
+    rows: tuple[int, ...]
+    seats: int
+    shards: int
+
+    def part(self, seat: int) -> int:
+        """The part that a seat is in."""
+        return seat * self.shards // self.seats
+
+    def seats_of(self, part: int) -> range:
+        """The seats of a part."""
+        each = self.seats // self.shards
+        return range(part * each, (part + 1) * each)
+
+    def rows_for(self, needed: int) -> int:
+        """The fewest rows that are enough, the most where none are."""
+        return min((size for size in self.rows if size >= needed), default=self.rows[0])
 
 
-def _read(
-    model: Qwen2_5_VL,
-    params: Any,
-    pool: decode.Pool,
-    batch: Sequence[tuple[int, Job | None]],
-    key: jax.Array,
-    deviation: float,
-    place: Place,
-) -> decode.Pool:
-    """Prefills one group of prompts."""
-    jobs = [job for _, job in batch if job]
-    jobs += jobs[-1:] * (len(batch) - len(jobs))
-    prompts = jax.tree.map(lambda *rows: np.concatenate(rows), *(job.prompt for job in jobs))
-    if prompts.tokens.shape[1] > pool.prompt_tokens:
-        pool = decode.grow_pool(pool, prompts.tokens.shape[1])
-    places = [seat if job else len(pool.length) for seat, job in batch]
-    noise = None
-    if jobs[0].noise is not None:
-        draws = np.array([job.noise for job in jobs], np.int32)
-        keys = response_keys(key, np.full(len(jobs), NOISE, np.int32), prompts.ids, draws)
-        noise = (keys, np.float32(deviation))
-    places = np.array(places, np.int32)
-    new = decode.prefill(model, params, place(prompts), noise)
-    return decode.insert(pool, new, place(places))
+def sizes(rows: int, fewest: int, shards: int, jobs: int | None) -> Sizes:
+    """The table of sizes of a call: a function of few numbers, so that calls share programs.
 
-
-def _start(
-    decoding: decode.Decoding,
-    new: dict[int, tuple[int, int]],
-    seated: Sequence[Job | None],
-    rows: int,
-    key: jax.Array,
-    place: Place,
-) -> decode.Decoding:
-    """Starts responses in the rows that they were given."""
-    fresh = np.zeros(rows, bool)
-    limit, prefix, number, phase, member = np.zeros((5, rows), np.int32)
-    ids = np.zeros(rows, np.uint32)
-    for r, (seat, m) in new.items():
-        job = seated[seat]
-        fresh[r], limit[r], prefix[r], number[r] = True, job.limit, seat, m
-        phase[r], member[r], ids[r] = job.phase, job.members[m], job.prompt.ids[0]
-    keys = response_keys(key, phase, ids, member)
-    return decode.start_rows(decoding, *place((fresh, limit, prefix, number, keys)))
+    Args:
+        rows: most responses decoded together.
+        fewest: fewest members of any job.
+        shards: parts that rows and seats are split into.
+        jobs: how many there are, or None where that is not known.
+    """
+    each = -(-rows // shards)
+    halves = [each // n for n in (2, 4) if each % n == 0 and each // n >= FEWEST_ROWS]
+    # Twice what the rows can fill, as a prompt keeps its seat until its last response has ended.
+    seats = min(-(-2 * each // fewest), each)
+    if jobs is not None:
+        seats = min(seats, 1 << (-(-jobs // shards) - 1).bit_length())
+    return Sizes(tuple(n * shards for n in (each, *halves)), seats * shards, shards)

@@ -9,8 +9,10 @@ from flax import struct
 
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
-from jaxevolve.rollout.engine import Job, Response, Stats, run
+from jaxevolve.rollout.engine import run
+from jaxevolve.rollout.jobs import Job, Response, Stats
 from jaxevolve.rollout.sampling import MATERNAL
+from jaxevolve.runtime.errors import UserError
 from jaxevolve.runtime.mesh import placement
 
 
@@ -56,7 +58,7 @@ def generate(
     n: int,
     max_tokens: int,
     rows: int,
-    follow: Callable[[Job, int, Response], Iterable[Job]] = lambda *_: (),
+    follow: Callable[[Job, int, Response], Iterable[Job]] | None = None,
     **engine: Any,
 ) -> tuple[Responses, Stats]:
     """Samples n responses to every prompt.
@@ -69,20 +71,28 @@ def generate(
         max_tokens: L, most tokens of a response.
         rows: most responses decoded together.
         follow: called with every response that has ended, these and those of the jobs that it
-            returns itself.
+            returns itself; None where no job follows.
         **engine: key, temperature, rules and what else `engine.run` takes.
 
     Returns:
         The responses, and what sampling took.
+
+    Raises:
+        UserError: a prompt ends with an image; its last token is read as text.
     """
     count = len(prompts.length)
+    if (prompts.image_token[np.arange(count), prompts.length - 1] >= 0).any():
+        raise UserError(
+            "a prompt ends with an image, so that nothing asks for a response; use a chat template "
+            "with a generation prompt"
+        )
     responses = Responses.empty(count, n, max_tokens)
     jobs = [Job(one(prompts, p), MATERNAL, range(n), max_tokens, tag=p) for p in range(count)]
 
     def finish(job: Job, member: int, response: Response) -> Iterable[Job]:
         if job.phase == MATERNAL:
             responses.put((job.tag, member), response)
-        return follow(job, member, response)
+        return follow(job, member, response) if follow else ()
 
     shards, place = placement(params)
     stats = run(
@@ -93,6 +103,7 @@ def generate(
         rows=rows,
         shards=shards,
         place=place,
+        alone=follow is None,
         **engine,
     )
     return responses, stats

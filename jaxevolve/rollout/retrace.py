@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxevolve.models.inputs import Prompts
+from jaxevolve.runtime.buckets import bucket
 
 Anchor = Literal["fraction", "random", "token"]
 
@@ -57,21 +58,38 @@ def anchors(
     return anchor, max_tokens - anchor
 
 
-def fork(prompts: Prompts, tokens: np.ndarray, anchor: np.ndarray) -> Prompts:
+def forked_size(have: int, tokens: int, most: int) -> int:
+    """Room for a forked prompt: one of few sizes, as every size is a program that reads them.
+
+    Args:
+        have: room of the prompts that are forked.
+        tokens: that there must be room for.
+        most: tokens of the longest response.
+
+    Returns:
+        A power of two, at least `have` and 64, or what is enough for all.
+    """
+    least = max(have, 64)
+    if tokens <= least:
+        return least
+    return max(min(1 << (tokens - 1).bit_length(), bucket(have + most)), least)
+
+
+def fork(prompts: Prompts, tokens: np.ndarray, anchor: np.ndarray, most: int) -> Prompts:
     """Joins prompts and the kept part of one response each to longer prompts.
 
     Args:
         prompts: P prompts of T tokens, in numpy.
         tokens: i32[P, L] responses.
         anchor: i32[P] tokens kept of each.
+        most: tokens of the longest response.
 
     Returns:
-        P prompts, in numpy, T rounded up to a multiple of the larger of 64 and the prompts' own T.
+        P prompts, in numpy, T by `forked_size`.
     """
     have = prompts.tokens.shape[1]
     length = prompts.length + anchor
-    # Coarser than the buckets of prompts: every size is a program that reads them.
-    size = -(-int(length.max()) // max(have, 64)) * max(have, 64)
+    size = forked_size(have, int(length.max()), most)
     beyond = np.arange(size) - prompts.length[:, None]  # place in the response
     kept = np.take_along_axis(tokens, np.clip(beyond, 0, tokens.shape[1] - 1), axis=1)
     in_prompt, in_prefix = beyond < 0, (beyond >= 0) & (beyond < anchor[:, None])

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 # Phases of a step that draw random numbers of their own.
 MATERNAL, RETRACE, ANCHOR, NOISE = range(4)
-BLOCK = 512  # vocabulary entries whose probabilities are first summed
+BLOCK = 128  # vocabulary entries whose probabilities are first summed
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,12 @@ def sample(
 ) -> tuple[jax.Array, jax.Array]:
     """Draws one token a response.
 
+    Two passes over the logits are all that it takes: the largest of every block of the vocabulary,
+    and the sum of every block's weights. What is left is done on the blocks and inside one of them;
+    a running sum over a vocabulary of 151,936 costs ten times as much, and Gumbel noise thirty.
+
     Args:
-        logits: f32[B, V].
+        logits: f32[V, B].
         keys: [B], see `response_keys`.
         positions: i32[B], each token's place in its response.
         temperature: f32[], what logits are divided by; 0 takes the most likely token.
@@ -67,16 +72,28 @@ def sample(
         notable probability, that is not the chance that they were drawn with.
     """
     greedy = temperature == 0
-    scaled = logits / jnp.where(greedy, 1.0, temperature)
-    normalizer = jax.nn.logsumexp(scaled, axis=-1)
-    allowed = scaled
+    logits = logits * (1.0 / jnp.where(greedy, 1.0, temperature))
+    allowed = logits
     if rules.banned_ids:
-        allowed = scaled.at[..., jnp.array(rules.banned_ids)].set(-jnp.inf)
-    likely = keep_likely(allowed, rules.top_p, rules.top_k)
-    drawn = inverse_cdf(likely, jax.vmap(uniform)(keys, positions))
-    tokens = jnp.where(greedy, jnp.argmax(allowed, axis=-1), drawn)
-    chosen = jnp.take_along_axis(scaled, tokens[..., None], axis=-1)[..., 0]
-    return tokens.astype(jnp.int32), chosen - normalizer
+        banned = np.isin(np.arange(len(logits)), rules.banned_ids)
+        allowed = jnp.where(banned[:, None], -jnp.inf, logits)
+    blocks = in_blocks(keep_likely(allowed, rules.top_p, rules.top_k))
+    # Behind a barrier: XLA would go over all logits again for the top of the tops.
+    tops = jax.lax.optimization_barrier(blocks.max(1))
+    top = tops.max(0)
+    sums = jax.lax.optimization_barrier(jnp.exp(blocks - top).sum(1))
+    drawn, rest = first_above(sums, jax.vmap(uniform)(keys, positions) * sums.sum(0))
+    block = jnp.where(greedy, jnp.argmax(tops == top, axis=0), drawn)
+    inside = jnp.take_along_axis(blocks, block[None, None], axis=0)[0]
+    drawn, _ = first_above(jnp.exp(inside - top), rest)
+    place = jnp.where(greedy, jnp.argmax(inside == top, axis=0), drawn)
+    chosen = jnp.take_along_axis(inside, place[None], axis=0)[0]
+    if rules.top_p < 1 or rules.top_k:
+        normalizer = jax.nn.logsumexp(logits, axis=0)
+    else:
+        parts = [(top + jnp.log(sums.sum(0)))[None], logits[np.array(rules.banned_ids, int)]]
+        normalizer = jax.nn.logsumexp(jnp.concatenate(parts), axis=0)
+    return (block * blocks.shape[1] + place).astype(jnp.int32), chosen - normalizer
 
 
 def uniform(key: jax.Array, position: jax.Array) -> jax.Array:
@@ -85,52 +102,42 @@ def uniform(key: jax.Array, position: jax.Array) -> jax.Array:
 
 
 def keep_likely(logits: jax.Array, top_p: float, top_k: int) -> jax.Array:
-    """Logits [..., V] with -inf where top-k, and then top-p, drop the token."""
-    if 0 < top_k < logits.shape[-1]:
-        least = jax.lax.top_k(logits, top_k)[0][..., -1:]
+    """Logits [V, B] with -inf where top-k, and then top-p, drop the token."""
+    if 0 < top_k < len(logits):
+        least = jax.lax.top_k(logits.T, top_k)[0][:, -1]
         logits = jnp.where(logits < least, -jnp.inf, logits)
     if top_p < 1:
-        ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
-        p = jax.nn.softmax(ordered, axis=-1)
-        kept = jnp.cumsum(p, axis=-1) - p < top_p
-        least = jnp.min(jnp.where(kept, ordered, jnp.inf), axis=-1, keepdims=True)
+        ordered = jnp.flip(jnp.sort(logits, axis=0), axis=0)
+        p = jax.nn.softmax(ordered, axis=0)
+        kept = jnp.cumsum(p, axis=0) - p < top_p
+        least = jnp.min(jnp.where(kept, ordered, jnp.inf), axis=0)
         logits = jnp.where(logits < least, -jnp.inf, logits)
     return logits
 
 
-def inverse_cdf(logits: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Samples from softmax(logits) with one uniform number a row.
-
-    The cumulative sum runs over sums of blocks first and then inside one block: a running sum
-    over a vocabulary of 151,936 costs ten times as much, and Gumbel noise thirty times.
-
-    Args:
-        logits: f32[..., V].
-        uniform: f32[...] in [0, 1).
-
-    Returns:
-        i32[...] token ids.
-    """
-    vocabulary = logits.shape[-1]
-    blocks = -(-vocabulary // BLOCK)
-    weights = jnp.exp(logits - logits.max(-1, keepdims=True))
-    padding = [(0, 0)] * (weights.ndim - 1) + [(0, blocks * BLOCK - vocabulary)]
-    weights = jnp.pad(weights, padding).reshape(*weights.shape[:-1], blocks, BLOCK)
-    sums = weights.sum(-1)
-    block, rest = _first_above(sums, uniform * sums.sum(-1))
-    inside = jnp.take_along_axis(weights, block[..., None, None], axis=-2)[..., 0, :]
-    place, _ = _first_above(inside, rest)
-    return block * BLOCK + place
+def in_blocks(logits: jax.Array) -> jax.Array:
+    """Logits [V, B] -> [V / BLOCK rounded up, BLOCK, B], filled up with -inf."""
+    short = -len(logits) % BLOCK
+    if short:  # the released models' vocabularies are multiples of 128: no copy for them
+        logits = jnp.pad(logits, [(0, short), (0, 0)], constant_values=-jnp.inf)
+    return logits.reshape(-1, BLOCK, logits.shape[1])
 
 
-def _first_above(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
+def first_above(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The first entry whose running sum exceeds the target, and what of the target is left there.
 
     An entry of weight 0 is never taken: where rounding leaves no entry, the last positive one is.
+
+    Args:
+        weights: f32[N, B].
+        target: f32[B].
+
+    Returns:
+        i32[B] and f32[B].
     """
-    running = jnp.cumsum(weights, axis=-1)
-    above = (running > target[..., None]) & (weights > 0)
-    last = weights.shape[-1] - 1 - jnp.argmax(jnp.flip(weights > 0, -1), axis=-1)
-    index = jnp.where(above.any(-1), jnp.argmax(above, axis=-1), last)
-    before = jnp.take_along_axis(running - weights, index[..., None], axis=-1)[..., 0]
+    running = jnp.cumsum(weights, axis=0)
+    above = (running > target) & (weights > 0)
+    last = len(weights) - 1 - jnp.argmax(jnp.flip(weights > 0, 0), axis=0)
+    index = jnp.where(above.any(0), jnp.argmax(above, axis=0), last)
+    before = jnp.take_along_axis(running - weights, index[None], axis=0)[0]
     return index, jnp.maximum(target - before, 0.0)

@@ -39,6 +39,10 @@ def sections(
         y, around = ([row.get(k) for row in rows] for k in (key, spread))
         return Line(name, [row["step"] for row in rows], y, around if spread else None)
 
+    def over_ideal(name: str, key: str) -> Line:
+        y = [1 / row[key] if row.get(key) else None for row in rows]
+        return Line(name, [row["step"] for row in rows], y)
+
     def held_out(name: str, measure: str, family: str = "") -> Line:
         figures = [e.get("family", {}).get(family, {}) if family else e for e in evaluations]
         y = [figure.get(keys.get(measure, "")) for figure in figures]
@@ -158,6 +162,20 @@ def sections(
             "Throughput",
             [steps("tokens a second", "throughput/tokens_per_second")],
             note="Sampled tokens, re-inferences too, over the time of whole steps.",
+        ),
+        line_chart(
+            "Sampling",
+            [
+                steps("sampled", "throughput/sampled_tokens_per_second"),
+                steps("forced", "throughput/forced_tokens_per_second"),
+            ],
+            note="Tokens a second: sampled ones while decoding, those of prompts and kept prefixes "
+            "while reading.",
+        ),
+        line_chart(
+            "Slot-steps over ideal",
+            [over_ideal("of rows", "throughput/slot_utilization")],
+            note="Rows times decode steps over sampled tokens; 1 if no row ever waits.",
         ),
         line_chart(
             "Compiled programs",

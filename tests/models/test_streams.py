@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from jaxevolve.models.config import Config
 from jaxevolve.models.inputs import Prompts, Rows
-from jaxevolve.models.layers import rotate
-from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, head, init_params
+from jaxevolve.models.layers import rotate, unstack
+from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, head, init_params, unstacked
 
 CONFIG = Config(
     vocab_size=50,
@@ -38,12 +38,14 @@ def setting():
     params = init_params(CONFIG, jax.random.key(0))
     params = jax.tree.map(lambda x: x + 0.2 * rng.standard_normal(x.shape).astype("f4"), params)
     positions = rng.integers(0, 12, (P, T, 3))
+    following = np.array([13, 8, 20])
+    positions[np.arange(P), LENGTHS - 1] = following[:, None] - 1  # the last token is text
     empty = np.zeros((P, 0, 1), np.int32)
     prompts = Prompts(
         tokens=rng.integers(0, 50, (P, T)),
         length=LENGTHS,
         positions=positions,
-        next_position=np.array([13, 8, 20]),
+        next_position=following,
         ids=np.arange(P, dtype=np.uint32),
         image_token=np.full((P, T), -1),
         pixels=empty[..., None],
@@ -109,39 +111,57 @@ def test_scoring_equals_plain_attention(setting):
     np.testing.assert_allclose(scored_logits(*setting), plain_logits(*setting), atol=2e-5)
 
 
-def test_prefill_and_decode_equal_plain_attention_whatever_row_holds_what(setting):
+@pytest.mark.parametrize("unrolled", [False, True])
+def test_prefill_and_decode_equal_plain_attention_whatever_row_holds_what(setting, unrolled):
     params, prompts, responses = setting
     model = Qwen2_5_VL(CONFIG)
-    hidden, prefix = model.apply({"params": params}, prompts, method="prefill")
+    # The first row token is the prompt's last, so only the prompt before it is a prefix.
+    _, (keys, values) = model.apply({"params": params}, prompts, method="prefill")
+    prefix = (keys.swapaxes(-1, -2), values)
+    layers = CONFIG.num_hidden_layers
+    if unrolled:
+        params = unstacked(params)
+        prefix = unstack(prefix)
     wanted = np.asarray(plain_logits(*setting))
     # Rows in any order, each two tokens behind the one before it, one of them not in use.
     rows = np.random.default_rng(1).permutation(P * G + 1)
     of_prompt, member = np.minimum(rows // G, P), rows % G
+    used = np.flatnonzero(of_prompt < P)
     late = np.arange(len(rows)) % 3 * 2
-    shape = (CONFIG.num_hidden_layers, len(rows), 2, L, 8)
-    cache = (jnp.zeros(shape), jnp.zeros(shape))
+    shapes = [(layers, len(rows), 2, 8, L), (layers, len(rows), 2, L, 8)]
+    cache = tuple(jnp.full(shape, 1e3) for shape in shapes)  # what an earlier response left
+    cache = unstack(cache) if unrolled else cache
+    cells = np.full((P, G), len(rows))
+    cells[of_prompt[used], member[used]] = used
+    inside = np.minimum(of_prompt, P - 1)
+    last = prompts.tokens[inside, LENGTHS[inside] - 1]
     seen = 0
-    for step in range(1, L + 4):
-        index = np.where(of_prompt < P, np.clip(step - late, 0, L - 1), 0)
-        inside = np.minimum(of_prompt, P - 1)
+    for step in range(L + 4):
+        index = np.clip(step - late, 0, L - 1)
+        fed = responses[inside, member, np.maximum(index - 1, 0)]
         state = Rows(
-            token=jnp.asarray(responses[inside, member, np.maximum(index - 1, 0)]),
+            token=jnp.where(index > 0, fed, last),
             index=jnp.asarray(index),
-            next_position=prompts.next_position[inside],
+            position=prompts.next_position[inside] - 1 + index,
             prefix=jnp.asarray(of_prompt),
             number=jnp.asarray(member),
-            mask=jnp.arange(T) < prompts.length[:, None],
-            width=G,
+            cells=jnp.asarray(cells),
+            mask=jnp.arange(T) < prompts.length[:, None] - 1,
         )
         out, cache = model.apply({"params": params}, state, prefix, cache, method="decode")
-        logits = np.asarray(out @ head(params).T)
-        for r in np.flatnonzero((of_prompt < P) & (index == step - late) & (index > 0)):
+        logits = np.asarray((head(params) @ out).T)
+        for r in np.flatnonzero((of_prompt < P) & (index == step - late)):
             expected = wanted[of_prompt[r], member[r], index[r]]
             np.testing.assert_allclose(logits[r], expected, atol=2e-5)
             seen += 1
-    assert seen == P * G * (L - 1)
-    first = np.asarray(hidden @ head(params).T)
-    np.testing.assert_allclose(first, wanted[:, 0, 0], atol=2e-5)
+    assert seen == P * G * L
+
+
+def test_prefill_predicts_the_first_token(setting):
+    params, prompts, _ = setting
+    hidden, _ = Qwen2_5_VL(CONFIG).apply({"params": params}, prompts, method="prefill")
+    wanted = np.asarray(plain_logits(*setting))[:, 0, 0]
+    np.testing.assert_allclose(hidden @ head(params).T, wanted, atol=2e-5)
 
 
 @pytest.mark.parametrize("remat", ["none", "layer", "dots"])

@@ -18,6 +18,7 @@ from jaxevolve.runtime.metrics import CompileCounter
 
 LIMIT, GROUP = 12, 8
 STOPS = (tiny.EOS, tiny.PAD)
+PROGRAM = "decode_on_cpu" if decode.unrolled() else "decode"
 
 
 def draw(policy, prompts, *, params=None, chunk=LIMIT, temperature=1.0):
@@ -33,6 +34,7 @@ def draw(policy, prompts, *, params=None, chunk=LIMIT, temperature=1.0):
         temperature=temperature,
         rules=sampling_rules(policy.processor, 1.0, 0),
         width=GROUP,
+        fewest=GROUP,
         chunk=chunk,
     )
     assert stats.tokens == responses.lengths.sum()
@@ -111,14 +113,14 @@ def test_a_stop_id_ends_a_response_and_what_follows_is_empty(samples):
 def steps_taken(monkeypatch):
     """How many tokens a row each call of the decoding program made."""
     taken = []
-    program = decode.decode
+    program = getattr(decode, PROGRAM)
 
     def watched(*arguments):
         decoding, steps = program(*arguments)
         taken.append(int(steps))
         return decoding, steps
 
-    monkeypatch.setattr(decode, "decode", watched)
+    monkeypatch.setattr(decode, PROGRAM, watched)
     return taken
 
 
@@ -177,6 +179,7 @@ def test_each_job_has_its_own_limit(policy, prompts):
         rules=sampling_rules(policy.processor, 1.0, 0),
         rows=64,
         width=GROUP,
+        fewest=GROUP,
         chunk=LIMIT,
         shards=1,
         place=lambda tree, axis=0: jax.device_put(tree),
@@ -232,11 +235,12 @@ def test_programs_are_as_many_as_buckets_and_a_second_epoch_compiles_nothing(pol
     sizes = {len(b.pixels[0]) for b in batches}
     assert len(batches) > len(prefills) > len(lengths) > 1
     assert len(sizes) > 1
-    before = decode.prefill._cache_size(), decode.decode._cache_size()
+    program = getattr(decode, PROGRAM)
+    before = decode.prefill._cache_size(), program._cache_size()
     for prompts in batches:
         draw(small, prompts)
     assert decode.prefill._cache_size() - before[0] <= len(prefills)
-    assert decode.decode._cache_size() - before[1] <= len(lengths)
+    assert program._cache_size() - before[1] <= len(lengths)
     counter = CompileCounter()
     for prompts in batches:
         draw(small, prompts)

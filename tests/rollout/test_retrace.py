@@ -164,7 +164,7 @@ def forked(policy):
         tokens = np.full((5, 12), 7, np.int32)
         tokens[:, : len(ids)] = ids
         anchor = np.full(5, len(ids), np.int32)
-        new[text] = tokens, anchor, fork(prompts, tokens, anchor)
+        new[text] = tokens, anchor, fork(prompts, tokens, anchor, 12)
     return prompts, new
 
 
@@ -190,7 +190,7 @@ def test_rows_are_cut_each_at_its_own_anchor(forked):
     prompts, new = forked
     tokens, long, one = new[PREFIXES[0]]
     anchor = np.where(np.arange(5) % 2, 0, long)
-    mixed = fork(prompts, tokens, anchor)
+    mixed = fork(prompts, tokens, anchor, 12)
     np.testing.assert_array_equal(mixed.length, prompts.length + anchor)
     for row in range(5):
         wanted = (prompts if row % 2 else one).tokens[row]
@@ -203,25 +203,36 @@ def test_rows_are_cut_each_at_its_own_anchor(forked):
 def test_a_prompt_forked_alone_is_the_one_forked_among_others(forked, kept):
     prompts, new = forked
     tokens = new[PREFIXES[0]][0]
-    longer = fork(prompts, tokens, np.full(5, kept))
-    alone = fork(jax.tree.map(lambda x: x[3:4], prompts), tokens[3:4], np.array([kept]))
+    longer = fork(prompts, tokens, np.full(5, kept), 12)
+    alone = fork(jax.tree.map(lambda x: x[3:4], prompts), tokens[3:4], np.array([kept]), 12)
     for name, value in vars(alone).items():
         padded = name in ("tokens", "positions", "image_token")
         wanted = getattr(longer, name)[3:4]
         np.testing.assert_array_equal(value, wanted[:, : value.shape[1]] if padded else wanted)
 
 
-@pytest.mark.parametrize(("have", "step"), [(24, 64), (64, 64), (96, 96)])
-def test_forked_prompts_have_few_sizes(have, step):
+@pytest.mark.parametrize(
+    ("have", "most", "sizes"),
+    [
+        (24, 30, {64}),
+        (24, 300, {64, 128, 256, 384}),
+        (64, 64, {64, 128}),
+        (96, 200, {96, 128, 256, 384}),
+        (1024, 1536, {1024, 2048, 3072}),
+    ],
+)
+def test_forked_prompts_have_few_sizes(have, most, sizes):
     none = np.zeros((1, have), np.int32)
     prompts = Prompts(
         none, np.array([have - 2]), none[..., None], *[none[:, 0]] * 2, none, *[none] * 3
     )
-    tokens = np.ones((1, 200), np.int32)
-    for kept in range(200):
-        size = fork(prompts, tokens, np.array([kept])).tokens.shape[1]
-        assert size % step == 0
-        assert 0 <= size - (have - 2 + kept) < step
+    tokens = np.ones((1, most), np.int32)
+    seen = set()
+    for kept in range(0, most + 1, 5):
+        size = fork(prompts, tokens, np.array([kept]), most).tokens.shape[1]
+        assert size >= have - 2 + kept
+        seen.add(size)
+    assert seen == sizes
 
 
 def test_a_forked_prompt_predicts_what_scoring_predicts_at_the_anchor(policy, forked):

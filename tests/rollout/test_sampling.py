@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from jaxevolve.rollout import sampling
-from jaxevolve.rollout.sampling import Sampling, inverse_cdf, keep_likely, response_keys, sample
+from jaxevolve.rollout.sampling import Sampling, first_above, keep_likely, response_keys, sample
 
 DRAWS = 40_000
 
 
 def drawn(logits, rules=Sampling(), temperature=1.0):
     keys = keys_of(np.arange(DRAWS))
-    logits = jnp.broadcast_to(jnp.asarray(logits, jnp.float32), (DRAWS, len(logits)))
+    logits = jnp.broadcast_to(jnp.asarray(logits, jnp.float32)[:, None], (len(logits), DRAWS))
     tokens, _ = jax.jit(sample, static_argnums=4)(
         logits, keys, jnp.full(DRAWS, 3), temperature, rules
     )
-    return np.bincount(tokens, minlength=logits.shape[-1])
+    return np.bincount(tokens, minlength=len(logits))
 
 
 def keys_of(ids, members=None, phases=None, key=jax.random.key(0)):
@@ -72,19 +72,32 @@ def test_banned_tokens_are_never_drawn():
 
 
 def test_temperature_zero_takes_the_likeliest_allowed_token():
-    logits = jnp.array([[0.0, 3.0, 2.0, 9.0]])
+    logits = jnp.array([[0.0, 3.0, 2.0, 9.0], [5.0, 3.0, 5.0, 9.0]]).T
     rules = Sampling(banned_ids=(3,))
-    token, logprob = sample(logits, keys_of([1]), jnp.array([0]), jnp.float32(0), rules)
-    assert token.tolist() == [1]
-    np.testing.assert_allclose(logprob, jax.nn.log_softmax(logits)[:, 1], rtol=1e-6)
+    token, logprob = sample(logits, keys_of([1, 2]), jnp.zeros(2, int), jnp.float32(0), rules)
+    assert token.tolist() == [1, 0]  # of two equal ones the first
+    wanted = jax.nn.log_softmax(logits, axis=0)[token, jnp.arange(2)]
+    np.testing.assert_allclose(logprob, wanted, rtol=1e-6)
 
 
-def test_stored_logprobs_are_those_of_the_tempered_softmax():
-    logits = jax.random.normal(jax.random.key(1), (12, 30))
+@pytest.mark.parametrize(
+    "rules", [Sampling(), Sampling(banned_ids=(4, 7)), Sampling(top_p=0.5), Sampling(top_k=2)]
+)
+def test_stored_logprobs_are_those_of_the_tempered_softmax(rules):
+    logits = jax.random.normal(jax.random.key(1), (300, 12)).at[7].add(3.0)
     keys = keys_of(np.arange(12))
-    tokens, logprobs = sample(logits, keys, jnp.zeros(12, int), 0.7, Sampling())
-    wanted = jnp.take_along_axis(jax.nn.log_softmax(logits / 0.7), tokens[..., None], -1)[..., 0]
+    tokens, logprobs = sample(logits, keys, jnp.zeros(12, int), 0.7, rules)
+    wanted = jax.nn.log_softmax(logits / 0.7, axis=0)[tokens, jnp.arange(12)]
     np.testing.assert_allclose(logprobs, wanted, atol=1e-6)
+
+
+def test_a_banned_token_may_be_likelier_than_float32_can_tell():
+    logits = jnp.zeros((20, 200)).at[7].set(500.0)
+    tokens, logprobs = sample(
+        logits, keys_of(np.arange(200)), jnp.zeros(200, int), 1.0, Sampling(banned_ids=(7,))
+    )
+    assert set(tokens.tolist()) == set(range(20)) - {7}
+    np.testing.assert_allclose(logprobs, -500.0)
 
 
 def test_keys_differ_by_phase_sample_and_member_and_not_by_the_batch():
@@ -102,21 +115,29 @@ def test_keys_differ_by_phase_sample_and_member_and_not_by_the_batch():
 @given(st.integers(1, 40), st.floats(0, 1, exclude_max=True, width=32), st.integers(0, 2**16))
 def test_a_token_of_probability_zero_is_never_taken(size, uniform, seed):
     rng = np.random.default_rng(seed)
-    logits = np.where(rng.random(size) < 0.5, -np.inf, rng.standard_normal(size))
-    logits[rng.integers(size)] = 0.0
-    token = int(inverse_cdf(jnp.array(logits, jnp.float32), jnp.float32(uniform)))
-    assert 0 <= token < size
-    assert np.isfinite(logits[token])
+    weights = np.where(rng.random(size) < 0.5, 0, rng.random(size)).astype("f4")
+    weights[rng.integers(size)] = 1.0
+    target = jnp.float32(uniform) * weights.sum()
+    index, rest = first_above(jnp.array(weights)[:, None], target[None])
+    assert 0 <= index[0] < size
+    assert weights[index[0]] > 0
+    assert rest[0] >= 0
 
 
-def test_blocks_do_not_change_the_draw(monkeypatch):
-    logits = jax.random.normal(jax.random.key(2), (200, 1000))
-    uniform = jax.random.uniform(jax.random.key(3), (200,))
-    one = inverse_cdf(logits, uniform)
-    monkeypatch.setattr(sampling, "BLOCK", 1000)
-    np.testing.assert_array_equal(one, inverse_cdf(logits, uniform))
+@pytest.mark.parametrize("vocabulary", [1000, 1024])
+def test_a_draw_is_the_inverse_of_the_running_sum_in_the_order_of_the_vocabulary(vocabulary):
+    count = 200
+    logits = 2 * jax.random.normal(jax.random.key(2), (vocabulary, count))
+    keys = keys_of(np.arange(count))
+    tokens, _ = sample(logits, keys, jnp.full(count, 5), 1.0, Sampling())
+    uniforms = np.asarray(jax.vmap(sampling.uniform, (0, None))(keys, 5), np.float64)
+    weights = np.exp(np.asarray(logits, np.float64))
+    running = np.cumsum(weights, axis=0) / weights.sum(0)
+    before = np.where(tokens > 0, running[tokens - 1, np.arange(count)], 0)
+    assert (before - 1e-6 <= uniforms).all()
+    assert (uniforms <= running[tokens, np.arange(count)] + 1e-6).all()
 
 
 def test_top_p_of_one_and_top_k_of_zero_keep_all():
-    logits = jnp.array([1.0, 2.0, 3.0])
+    logits = jnp.array([[1.0, 2.0, 3.0]]).T
     np.testing.assert_array_equal(keep_likely(logits, 1.0, 0), logits)

@@ -1,0 +1,175 @@
+"""Decoding: one token of each of B responses, which stand in rows, in any order.
+
+The same layers as in `qwen2_5_vl`, laid out for this: features first, rows last, [D, B]. A weight
+[out, in] is then the left side of a product as it lies on disk, for which XLA's CPU product runs
+at its peak with 48 rows (from the right it reaches half), and norms and softmaxes of many rows at
+once fill its vectors.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxevolve.models.config import Config
+from jaxevolve.models.inputs import Rows
+from jaxevolve.models.layers import NEGATIVE, run_layers
+
+KeyValues = tuple[jax.Array, jax.Array]
+SLICE = 32  # shortest part of a cache that is told apart
+
+
+def read_rows(
+    config: Config, params: Any, rows: Rows, prefix: Any, cache: Any
+) -> tuple[jax.Array, Any]:
+    """Reads one token of each of B rows, which follow N prefixes.
+
+    Args:
+        config: the model's shape.
+        params: of the decoder, layers stacked or as a tuple (see `run_layers`).
+        rows: the tokens, and what they follow.
+        prefix: each layer's keys [N, K, h, T] and values [N, K, T, h].
+        cache: each layer's keys [B, K, h, S] and values [B, K, S, h] of the rows so far.
+
+    Returns:
+        Hidden states f[D, B] that predict the next tokens, and the cache with these tokens in it.
+    """
+    x = params["embed_tokens"]["weight"][rows.token].T
+    half = config.head_dim // 2
+    # All three axes of M-RoPE agree on the position of text.
+    frequencies = config.rope_theta ** -(jnp.arange(half, dtype=jnp.float32) / half)
+    angles = frequencies[:, None] * rows.position.astype(jnp.float32)
+    turn = (jnp.cos(angles), jnp.sin(angles))
+    heads = config.num_key_value_heads
+    number = jnp.arange(len(rows.index))
+    unrolled = isinstance(params["layers"], tuple)
+
+    def layer(params: Any, x: jax.Array, inputs: Any) -> tuple[jax.Array, KeyValues]:
+        prefix, (keys, values) = inputs
+        attention = params["self_attn"]
+        y = normalize(params["input_layernorm"], x, config.rms_norm_eps)
+        query, key, value = (project(attention[f"{part}_proj"], y) for part in "qkv")
+        query = rotate(query.reshape(heads, -1, 2 * half, x.shape[1]), *turn)
+        key = rotate(key.reshape(heads, 2 * half, x.shape[1]), *turn)
+        value = value.reshape(heads, 2 * half, x.shape[1])
+        keys = keys.at[number, :, :, rows.index].set(key.transpose(2, 0, 1), mode="drop")
+        values = values.at[number, :, rows.index].set(value.transpose(2, 0, 1), mode="drop")
+        mixed = attend_rows(query.transpose(3, 0, 1, 2), (keys, values), prefix, rows, unrolled)
+        # Behind a barrier: XLA on CPU would make one slow kernel of the sum and the product.
+        mixed = lax.optimization_barrier(mixed.reshape(x.shape[1], -1))
+        x = x + project(attention["o_proj"], mixed.T)
+        y = normalize(params["post_attention_layernorm"], x, config.rms_norm_eps)
+        gate, up = (project(params["mlp"][f"{part}_proj"], y) for part in ("gate", "up"))
+        return x + project(params["mlp"]["down_proj"], jax.nn.silu(gate) * up), (keys, values)
+
+    inputs = (prefix, cache)
+    if unrolled:
+        inputs = tuple(zip(prefix, cache))
+    x, cache = run_layers(layer, params["layers"], x, inputs)
+    return normalize(params["norm"], x, config.rms_norm_eps), cache
+
+
+def attend_rows(
+    query: jax.Array, own: KeyValues, prefix: KeyValues, rows: Rows, by_hand: bool = False
+) -> jax.Array:
+    """Attention of single tokens: B rows over their own keys and over the prefixes they share.
+
+    For the shared part the queries are laid out in cells, [N, C], so that a prefix is read once for
+    all its rows; the two parts join by their log-sum-exp. Forward only.
+
+    Args:
+        query: [B, K, R, h].
+        own: keys [B, K, h, S] and values [B, K, S, h].
+        prefix: keys [N, K, h, T] and values [N, K, T, h].
+        rows: which prefix each row follows, and how many own keys it has.
+        by_hand: multiply and add own keys instead of calling for B * K products of R vectors,
+            each of which costs XLA on CPU more than its work.
+
+    Returns:
+        [B, K, R, h].
+    """
+    scale = query.shape[-1] ** -0.5
+    grid = jnp.take(query, rows.cells, axis=0, mode="clip").transpose(0, 2, 1, 3, 4)
+
+    def shared_part(keys: jax.Array, values: jax.Array) -> tuple[jax.Array, ...]:
+        score = jnp.einsum("nkcrh,nkht->nkcrt", grid, keys, preferred_element_type=jnp.float32)
+        there = jnp.arange(keys.shape[-1]) < rows.length[:, None]
+        score = jnp.where(there[:, None, None, None], score * scale, NEGATIVE)
+        top = score.max(-1, keepdims=True)
+        weight = jnp.exp(score - top)
+        mixed = jnp.einsum("nkcrt,nkth->nkcrh", weight.astype(query.dtype), values)
+        return top, weight.sum(-1, keepdims=True), mixed
+
+    def own_part(keys: jax.Array, values: jax.Array) -> tuple[jax.Array, ...]:
+        if by_hand:
+            score = (query.astype(jnp.float32)[..., None] * keys[:, :, None]).sum(3)
+        else:
+            score = jnp.einsum("bkrh,bkhs->bkrs", query, keys, preferred_element_type=jnp.float32)
+        there = jnp.arange(keys.shape[-1]) <= rows.index[:, None]
+        score = jnp.where(there[:, None, None], score * scale, NEGATIVE)
+        top = score.max(-1, keepdims=True)
+        weight = jnp.exp(score - top)
+        if by_hand:
+            mixed = (weight[..., None] * values[:, :, None]).sum(3)
+        else:
+            mixed = jnp.einsum("bkrs,bksh->bkrh", weight.astype(query.dtype), values)
+        return top, weight.sum(-1, keepdims=True), mixed
+
+    cell = (rows.prefix, rows.number)
+    of_row = lambda x: x.transpose(0, 2, 1, 3, 4)[cell]  # [N, K, C, R, .] -> [B, K, R, .]
+    shared_top, shared_sum, shared = map(of_row, within_reach(shared_part, prefix, rows.reach[0]))
+    own_top, own_sum, alone = within_reach(own_part, own, rows.reach[1])
+    top = jnp.maximum(shared_top, own_top)
+    shared_share, own_share = jnp.exp(shared_top - top), jnp.exp(own_top - top)
+    total = shared_share * shared_sum + own_share * own_sum
+    return ((shared_share * shared + own_share * alone) / total).astype(query.dtype)
+
+
+def within_reach(
+    part: Callable[..., Any], keys_values: KeyValues, reach: jax.Array
+) -> tuple[jax.Array, ...]:
+    """Calls `part` with a quarter, half or all of keys [.., S] and values [.., S, h].
+
+    So a cache may be as long as the longest response will be, in one program, and costs hardly more
+    than what is in it.
+    """
+    keys, values = keys_values
+    size = keys.shape[-1]
+    sizes = [size // n for n in (4, 2) if size // n >= SLICE] + [size]
+
+    def of_size(size: int) -> Callable[[KeyValues], Any]:
+        return lambda pair: part(pair[0][..., :size], pair[1][..., :size, :])
+
+    index = jnp.searchsorted(jnp.array(sizes), reach)
+    return lax.switch(index, [of_size(size) for size in sizes], (keys, values))
+
+
+def project(linear: Any, x: jax.Array) -> jax.Array:
+    """x [in, B] through the parameters of a `Linear` -> [out, B]."""
+    y = product(linear["weight"], x)
+    if "lora_a" in linear:  # see `lora.attach`
+        y = y + product(linear["lora_b"], product(linear["lora_a"], x))
+    if "bias" in linear:
+        y = y + linear["bias"][:, None]
+    return y
+
+
+def product(weight: jax.Array, x: jax.Array) -> jax.Array:
+    """A weight [out, in] times x [in, B]."""
+    return lax.dot_general(weight, x, (((1,), (0,)), ((), ())))
+
+
+def normalize(norm: Any, x: jax.Array, epsilon: float) -> jax.Array:
+    """Root-mean-square normalization of x [D, B] over its features, as `RMSNorm`."""
+    y = x.astype(jnp.float32)
+    y = y * lax.rsqrt(jnp.mean(jnp.square(y), axis=0) + epsilon)
+    return norm["weight"][:, None] * y.astype(x.dtype)
+
+
+def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Rotary embedding of x [..., h, B] by angles [h/2, B]; feature i and i + h/2 turn together."""
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-2)
+    turned = [first * cos - second * sin, second * cos + first * sin]
+    return jnp.concatenate(turned, axis=-2).astype(x.dtype)

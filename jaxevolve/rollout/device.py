@@ -1,0 +1,155 @@
+"""The device's side of sampling as the host sees it: a pool and rows that calls change."""
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
+from jaxevolve.rollout import decode
+from jaxevolve.rollout.jobs import Job, Stats
+from jaxevolve.rollout.sampling import NOISE, Sampling, response_keys
+
+READ_AT_ONCE = 2  # prompts of one prefill on a device: one size, so that there are few programs
+BRANCH_AT_ONCE = 8  # responses whose keys are copied together on a device
+
+Place = Callable[..., Any]  # (tree of arrays, axis=0) -> the same on the devices
+
+
+class Device:
+    """The pool and the rows on the devices, and the calls of the programs that change them."""
+
+    def __init__(
+        self,
+        model: Qwen2_5_VL,
+        params: Any,
+        key: jax.Array,
+        deviation: float,
+        shards: int,
+        place: Place,
+    ) -> None:
+        self.stats = Stats()
+        self._model, self._params, self._key = model, params, key
+        self._deviation, self._shards, self._place = deviation, shards, place
+
+    def make(self, **shape: int) -> None:
+        """Makes an empty pool and empty rows, see `decode.empty`."""
+        self._pool, self._rows = decode.empty(self._model, self._params, place=self._place, **shape)
+
+    @property
+    def results(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Tokens, log-probabilities and whether they stopped, of all rows."""
+        return self._rows.tokens, self._rows.logprobs, self._rows.stopped
+
+    def read(self, arrivals: Sequence[tuple[int, Job]]) -> None:
+        """Prefills prompts into their seats, in groups of one shape and one size.
+
+        A group is filled up with its last prompt, which then goes nowhere.
+        """
+        if not arrivals:
+            return
+        begun = perf_counter()
+        shapes: dict[Any, list[tuple[int, Job]]] = {}
+        for seat, job in arrivals:
+            shape = (job.prompt.tokens.shape, job.prompt.pixels.shape, job.noise is None)
+            shapes.setdefault(shape, []).append((seat, job))
+        count = READ_AT_ONCE * self._shards
+        for group in shapes.values():
+            for first in range(0, len(group), count):
+                seats, jobs = zip(*group[first : first + count])
+                short = count - len(jobs)
+                self._read(jobs + jobs[-1:] * short, seats + (len(self._pool.length),) * short)
+                self.stats.read_tokens += sum(int(job.prompt.length[0]) for job in jobs)
+        self._wait([job for _, job in arrivals], begun)
+
+    def _read(self, jobs: Sequence[Job], seats: Sequence[int]) -> None:
+        prompts = jax.tree.map(lambda *rows: np.concatenate(rows), *(job.prompt for job in jobs))
+        self._make_room(prompts.tokens.shape[1])
+        noise = None
+        if jobs[0].noise is not None:
+            draws = np.array([job.noise for job in jobs], np.int32)
+            phases = np.full(len(jobs), NOISE, np.int32)
+            keys = response_keys(self._key, phases, prompts.ids, draws)
+            noise = (keys, np.float32(self._deviation))
+        new = decode.prefill(self._model, self._params, self._place(prompts), noise)
+        self._pool = decode.insert(self._pool, new, self._place(np.array(seats, np.int32)))
+
+    def branch(self, branches: Sequence[tuple[int, int, Job]]) -> None:
+        """Makes prompts of (row, seat, job) from the keys in the row and in its prompt's seat."""
+        if not branches:
+            return
+        begun = perf_counter()
+        count = BRANCH_AT_ONCE * self._shards
+        for first in range(0, len(branches), count):
+            rows, seats, jobs = zip(*branches[first : first + count])
+            self._make_room(max(job.prompt.tokens.shape[1] for job in jobs))
+            short = count - len(jobs)
+            rows = rows + rows[-1:] * short
+            anchors = [job.anchor for job in jobs] + [0] * short
+            seats = seats + (len(self._pool.length),) * short
+            self._pool = decode.branch(
+                self._pool,
+                self._rows,
+                *self._place([np.array(x, np.int32) for x in (rows, anchors, seats)]),
+            )
+            self.stats.reused_tokens += sum(int(job.prompt.length[0]) for job in jobs)
+        self._wait([job for *_, job in branches], begun)
+
+    def _make_room(self, tokens: int) -> None:
+        if tokens > self._pool.prompt_tokens:
+            self._pool = decode.grow_pool(self._pool, tokens)
+
+    def _wait(self, jobs: Sequence[Job], begun: float) -> None:
+        jax.block_until_ready(self._pool.length)
+        seconds = perf_counter() - begun
+        self.stats.reading += seconds
+        self.stats.spend([job.phase for job in jobs], seconds)
+
+    def resize(
+        self, held: Sequence[tuple[int, int] | None], size: int
+    ) -> list[tuple[int, int] | None]:
+        """Gives B the size; returns what the rows hold then, each part's rows in its part."""
+        each, few = len(held) // self._shards, size // self._shards
+        picks = np.full(size, len(held), np.int32)
+        for part in range(self._shards):
+            kept = [r for r in range(part * each, (part + 1) * each) if held[r] is not None]
+            picks[part * few : part * few + len(kept)] = kept
+        self._rows = decode.pick_rows(self._rows, self._place(picks))
+        return [held[r] if r < len(held) else None for r in picks]
+
+    def start(
+        self, new: dict[int, tuple[int, int]], seated: Sequence[Job | None], rows: int
+    ) -> None:
+        """Starts responses in the rows that they were given."""
+        fresh = np.zeros(rows, bool)
+        limit, prefix, number, phase, member = np.zeros((5, rows), np.int32)
+        ids = np.zeros(rows, np.uint32)
+        for r, (seat, m) in new.items():
+            job = seated[seat]
+            fresh[r], limit[r], prefix[r], number[r] = True, job.limit, seat, m
+            phase[r], member[r], ids[r] = job.phase, job.members[m], job.prompt.ids[0]
+        keys = response_keys(self._key, phase, ids, member)
+        arguments = self._place((fresh, limit, prefix, number, keys))
+        self._rows = decode.start_rows(self._rows, *arguments)
+
+    def decode(
+        self, temperature: float, rules: Sampling, width: int, chunk: int, least: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Decodes a chunk; returns how far the rows are, i32[B], and which go on, bool[B]."""
+        program = decode.decode_on_cpu if decode.unrolled() else decode.decode
+        self._rows, steps = program(
+            self._model,
+            self._params,
+            self._pool,
+            self._rows,
+            np.float32(temperature),
+            rules,
+            width,
+            np.int32(chunk),
+            np.int32(least),
+        )
+        index, live, steps = jax.device_get((self._rows.index, self._rows.live, steps))
+        self.stats.row_steps += len(index) * int(steps)
+        return index, live

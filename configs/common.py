@@ -134,6 +134,9 @@ def defaults() -> ConfigDict:
                 "weight_decay": 0.01,  # [verl]
                 "b1": 0.9,  # [verl]
                 "b2": 0.999,  # [verl]
+                # How both moments are stored: in 8 bytes a parameter ("float32"), 4 ("bfloat16") or
+                # a little over 2 ("int8"). [ours]
+                "moments": "float32",
                 "clip_norm": 1.0,  # [verl]
                 "warmup": 0,  # [verl] updates; constant afterwards
                 # The run ends after this many updates in a row that were not finite. [ours]

@@ -18,6 +18,7 @@ from jaxevolve.hf.export import copy_texts
 from jaxevolve.hf.processor import Processor
 from jaxevolve.learner import Experience, TrainState, cast, make_score, make_update
 from jaxevolve.models.lora import init_adapters
+from jaxevolve.moments import scale_by_adam
 from jaxevolve.objectives import grpo_loss, mean_metrics
 from jaxevolve.runtime import checkpoint, mesh
 
@@ -29,7 +30,13 @@ def make_optimizer(config: ConfigDict) -> tuple[optax.GradientTransformation, op
     rate = optax.constant_schedule(config.lr)
     if config.warmup:
         rate = optax.linear_schedule(0.0, config.lr, config.warmup)
-    adamw = optax.adamw(rate, config.b1, config.b2, weight_decay=config.weight_decay)
+    if config.moments == "float32":
+        adam = optax.scale_by_adam(config.b1, config.b2)
+    else:
+        adam = scale_by_adam(config.b1, config.b2, config.moments, jax.random.key(0))
+    adamw = optax.chain(
+        adam, optax.add_decayed_weights(config.weight_decay), optax.scale_by_learning_rate(rate)
+    )
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw), rate
 
 

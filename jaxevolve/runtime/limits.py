@@ -18,6 +18,7 @@ _CHOICES = {
     "reward.no_answer": ("zero", "string"),
     "grpo.advantage": ("mean", "std"),
     "grpo.aggregation": ("token", "sequence", "constant"),
+    "optimizer.moments": ("float32", "bfloat16", "int8"),
     "grpo.remat": ("none", "layer", "dots"),
 }
 

@@ -107,19 +107,24 @@ class Plan:
     def beside(self) -> dict[str, int]:
         """Bytes on a device, by function, of what is there and no argument of it."""
         p, lora = self.programs, bool(self.config.lora.rank)
-        state, sampler = device_bytes(p.state), device_bytes(p.sampler)
-        policy, reference = device_bytes(p.policy), device_bytes(p.reference)
+        state, reference = device_bytes(p.state), device_bytes(p.reference)
+        policy, sampler = device_bytes(p.policy), device_bytes(p.sampler)
+        if policy == sampler:  # on a mesh without fsdp they are the same arrays
+            sampler = 0
+        copy, given = policy, 0
         if lora:  # the parameters that are adapted are the reference and in the policy
             reference = 0
         elif self.config.model.dtype == "float32":  # the policy is the state's parameters
-            policy = 0
-        kept, collecting = device_bytes((p.pool, p.decoding)), state + policy + reference
+            copy, given = 0, policy
+        kept, collecting = device_bytes((p.pool, p.decoding)), state + copy + reference
+        if not sampler:  # what is sampled with is an argument of sampling
+            collecting -= policy if copy else given
         return {
             "prefill": collecting + kept,
             "anchor prefill": collecting + kept,
             "decode": collecting,
             # Policy and reference are arguments.
-            "score": state + sampler - (device_bytes(p.state.params) if not policy else 0),
+            "score": state - given + sampler,
             "update": 0 if lora or self.config.grpo.offload_reference else reference,
         }
 

@@ -20,7 +20,7 @@ from jaxevolve.models.config import Config, VisionConfig
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.logprobs import token_logprobs
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, head, init_params, unstacked
-from jaxevolve.planning import compiled, memory, programs, work
+from jaxevolve.planning import compiled, memory, shapes, work
 from jaxevolve.planning.chips import GIB, parse_topology
 from jaxevolve.runtime import cli, mesh
 from jaxevolve.runtime.errors import UserError
@@ -41,7 +41,7 @@ def counts(shape):
     return work.Counts(shape, jax.eval_shape(lambda: init_params(shape, jax.random.key(0))))
 
 
-SEVEN = programs.RELEASED["Qwen2.5-VL-7B-Instruct"]
+SEVEN = shapes.RELEASED["Qwen2.5-VL-7B-Instruct"]
 LENGTHS = work.Lengths(512, 768)
 
 
@@ -98,17 +98,17 @@ def test_a_compiler_that_is_not_installed_is_named_with_the_remedy(monkeypatch):
 def test_released_shapes_are_those_that_were_published(size):
     raw = json.loads((PUBLISHED / f"qwen2_5_vl_{size}.json").read_text())
     name = f"Qwen2.5-VL-{size.upper()}-Instruct"
-    assert programs.model_config(f"somewhere/{name}") == parse_config(raw)
+    assert shapes.model_config(f"somewhere/{name}") == parse_config(raw)
 
 
 def test_a_model_that_is_neither_there_nor_known_is_refused():
     with pytest.raises(UserError, match="is none of Qwen"):
-        programs.model_config("no/such-model")
+        shapes.model_config("no/such-model")
 
 
 def test_the_largest_shapes_of_the_papers_setting():
-    sizes = programs.sizes(config(scale="qwen2_5_vl_7b"), SEVEN.vision, 8)
-    assert asdict(sizes) == {
+    found = shapes.sizes(config(scale="qwen2_5_vl_7b"), SEVEN.vision, 8)
+    assert asdict(found) == {
         "prompt": 1024,
         "anchor": 3072,  # 1,024 + floor(0.7 * 1,536) = 2,099, in multiples of 1,024
         "windows": 96,  # 33 x 31 units take 9 x 8 = 72 windows of 4 x 4
@@ -124,7 +124,7 @@ def test_the_largest_shapes_of_the_papers_setting():
 @given(tokens=st.integers(1, 400))
 @settings(max_examples=30, deadline=None)
 def test_no_image_of_moderate_shape_needs_more_windows(tokens):
-    most = programs.image_windows(tokens, SEVEN.vision)
+    most = shapes.image_windows(tokens, SEVEN.vision)
     for short in range(1, tokens + 1):
         for long in range(short, 2 * short + 1):
             if short * long <= tokens:
@@ -212,18 +212,33 @@ def test_a_step_of_the_papers_setting_by_hand():
     dense = 2 * made * (c.layers + c.head)
     scores = 4 * made * (512 + 384) * 3584 * 28
     assert works["decode"].flops == pytest.approx(dense + scores)
-    # Each of the 3,072 decode steps brings 7/8 of the weights to each of eight devices.
-    assert works["decode"].sent == pytest.approx(made / 512 * 2 * c.all * 7)
+    # Each of the 3,072 decode steps reads the weights on each of eight devices; the logits are
+    # written and read, and the keys of a prompt are read once for its eight responses.
+    keys = 57344 * made * (384 + 512 / 8)
+    read = made / 512 * 8 * 2 * c.all
+    assert works["decode"].bytes == pytest.approx(read + keys + 3 * 4 * made * 152064)
+    assert works["decode"].sent == 0
+    # Each of 32 pieces of the batch brings 7/8 of the weights to each device, for both models.
+    assert works["score"].sent == pytest.approx(2 * 32 * 2 * c.all * 7)
     tokens = work.sampled_tokens(settings_7b, LENGTHS)
     assert tokens == pytest.approx(made * (1 + 5 * 0.3))
 
 
-def test_a_slice_is_bound_by_its_slowest_limit():
-    topology = parse_topology("h100:8")
-    works = {"a": work.Work(8 * 989e12, 0, 0), "b": work.Work(8 * 989e12, 8 * 3350e9 * 3, 0)}
-    found = work.seconds(works, topology, (1, 8, 1))
-    assert found["a"] == (pytest.approx(1.0), "compute")
-    assert found["b"] == (pytest.approx(3.0), "memory")
+def test_a_phase_takes_as_long_as_its_slowest_limit():
+    works = {"a": work.Work(8 * 989e12), "b": work.Work(8 * 989e12, 8 * 3350e9 * 3)}
+    found = work.limits(works, parse_topology("h100:8"), (1, 8, 1))
+    assert found["a"] == {"compute": pytest.approx(1.0), "memory": 0, "network": 0}
+    assert found["b"]["memory"] == pytest.approx(3.0)
+    assert work.step_seconds(found) == pytest.approx(1 + 3)
+    assert work.step_seconds(found, overlap=False) == pytest.approx(1 + 1 + 3)
+
+
+def test_what_crosses_slices_goes_at_their_networks_pace():
+    works = {"a": work.Work(sent=32 * 100e9, summed=32 * 3.125e9)}
+    slices = work.limits(works, parse_topology("2xv5e:4x4"), (2, 16, 1))
+    assert slices["a"]["network"] == pytest.approx(1 + 1)
+    hosts = work.limits({"a": work.Work(sent=16 * 50e9)}, parse_topology("h100:2x8"), (1, 16, 1))
+    assert hosts["a"]["network"] == pytest.approx(1)
 
 
 # Memory and advice.
@@ -240,12 +255,22 @@ def test_meshes_keep_to_heads_batch_and_slices():
 
 def test_advice_names_what_saves_enough():
     settings_7b = config("grpo.offload_reference=false", scale="qwen2_5_vl_7b")
-    told = memory.advice(settings_7b, counts(SEVEN), (1, 4, 1), {"update": 2 * GIB})
-    flags = {flag: enough for flag, _, enough in told}
-    assert flags["--config.lora.rank=16"]
-    assert flags["--config.grpo.offload_reference=true"]
-    assert not any(flag.startswith("--config.rollout.rows") for flag in flags)
-    assert not any(flag.startswith("--config.grpo.remat") for flag in flags)
+    where = (settings_7b, counts(SEVEN), parse_topology("v5p:2x2x1"), (1, 4, 1))
+    told = memory.advice(*where, {"update": 2 * GIB})
+    enough = {flag: enough for flag, _, enough in told}
+    assert enough["--config.lora.rank=16"]
+    assert enough["--config.grpo.offload_reference=true"]
+    assert not any(flag.startswith("--config.rollout") for flag in enough)
+    assert memory.together(*where, {"update": 2 * GIB}) == ["--config.grpo.offload_reference=true"]
+
+
+def test_flags_are_combined_where_none_is_enough():
+    settings_7b = config(scale="qwen2_5_vl_7b")
+    where = (settings_7b, counts(SEVEN), parse_topology("v6e:4x4"), (1, 16, 1))
+    over = {"sampling": 20 * GIB}
+    assert not any(enough for _, _, enough in memory.advice(*where, over))
+    assert len(memory.together(*where, over)) >= 2
+    assert memory.together(*where, {"sampling": 1000 * GIB}) == []
 
 
 def test_what_the_compiler_refuses_is_read_from_its_words():

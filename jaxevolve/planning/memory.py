@@ -7,13 +7,12 @@ setting would save; the parts that are no arrays of the program's own are measur
 
 import math
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from jaxevolve.planning.chips import GIB, Topology
-from jaxevolve.planning.programs import sizes
+from jaxevolve.planning.shapes import sizes
 from jaxevolve.planning.work import FULL, HALF, Counts
 from jaxevolve.runtime.errors import UserError
 from jaxevolve.runtime.mesh import prompts_per_device
@@ -157,39 +156,69 @@ def advice(
     before = estimate(config, counts, topology, mesh)
     worst = max(over, key=over.get)
     found = []
-    for flag, changes in _flags(config, counts, topology):
-        changed = deepcopy(config)
-        with changed.unlocked():
-            changed.update_from_flattened_dict(changes)
-        try:
-            after = estimate(changed, counts, topology, mesh)
-        except UserError:
-            continue
+    for key, value in _changes(config, counts, topology):
+        after = estimate(_changed(config, key, value), counts, topology, mesh)
         saved = {part: before[part] - after[part] for part in over}
         if saved[worst] > 0.01 * GIB:
             enough = all(saved[part] >= need for part, need in over.items())
-            found.append((flag, saved[worst], enough))
+            found.append((_flag(key, value), saved[worst], enough))
     return sorted(found, key=lambda each: -each[1])
 
 
-def _flags(
-    config: ConfigDict, counts: Counts, topology: Topology
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    changes: list[dict[str, Any]] = []
-    if config.grpo.remat != "layer":
-        changes.append({"grpo.remat": "layer"})
+def together(
+    config: ConfigDict,
+    counts: Counts,
+    topology: Topology,
+    mesh: Mesh,
+    over: Mapping[str, float],
+) -> list[str]:
+    """Flags that are enough together, chosen one by one for what is largest; [] if none are.
+
+    Arguments are those of `advice`.
+    """
+    before = estimate(config, counts, topology, mesh)
+    chosen: dict[str, Any] = {}
+    while True:
+        now = estimate(config, counts, topology, mesh)
+        missing = {part: need - (before[part] - now[part]) for part, need in over.items()}
+        worst = max(missing, key=missing.get)
+        if missing[worst] <= 0:
+            return [_flag(key, value) for key, value in chosen.items()]
+        options = {}
+        for key, value in _changes(config, counts, topology):
+            changed = _changed(config, key, value)
+            saved = now[worst] - estimate(changed, counts, topology, mesh)[worst]
+            options[key, value] = min(saved, missing[worst])  # no more than is needed counts
+        if not options or max(options.values()) <= 0:
+            return []
+        key, value = max(options, key=options.get)
+        config, chosen[key] = _changed(config, key, value), value
+
+
+def _changed(config: ConfigDict, key: str, value: Any) -> ConfigDict:
+    changed = config.copy_and_resolve_references()
+    with changed.unlocked():
+        changed.update_from_flattened_dict({key: value})
+    return changed
+
+
+def _flag(key: str, value: Any) -> str:
+    return f"--config.{key}={str(value).lower()}"
+
+
+def _changes(config: ConfigDict, counts: Counts, topology: Topology) -> Iterator[tuple[str, Any]]:
+    """Settings that need less memory, the least costly first."""
+    if not config.grpo.offload_reference and config.grpo.kl and not config.lora.rank:
+        yield "grpo.offload_reference", True
     if config.grpo.micro_batch != 1:
-        changes.append({"grpo.micro_batch": 1})
-    if not config.grpo.offload_reference and config.grpo.kl:
-        changes.append({"grpo.offload_reference": True})
-    if not config.lora.rank:
-        changes.append({"lora.rank": 16})
+        yield "grpo.micro_batch", 1
+    if config.grpo.remat != "layer":
+        yield "grpo.remat", "layer"
     for tensor in _divisors(topology.size // topology.processes):
         if tensor > config.rollout.tensor and counts.shape.num_key_value_heads % tensor == 0:
-            changes.append({"rollout.tensor": tensor})
+            yield "rollout.tensor", tensor
     for part in (2, 4):
-        if config.rollout.rows >= 2 * part:
-            changes.append({"rollout.rows": config.rollout.rows // part})
-    for change in changes:
-        ((key, value),) = change.items()
-        yield f"--config.{key}={str(value).lower()}", change
+        if config.rollout.rows >= 16 * part:
+            yield "rollout.rows", config.rollout.rows // part
+    if not config.lora.rank:
+        yield "lora.rank", 16

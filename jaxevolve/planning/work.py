@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from jaxevolve.models.config import Config
 from jaxevolve.packing import row_counts
 from jaxevolve.planning.chips import Topology
-from jaxevolve.planning.programs import image_windows
+from jaxevolve.planning.shapes import image_windows
 from jaxevolve.rollout.engine import READ_AT_ONCE
 from jaxevolve.runtime.buckets import bucket
 
@@ -224,10 +224,10 @@ def packed_rows(config: ConfigDict, lengths: Lengths) -> int:
     return next((n for n in row_counts(group) if n >= filled), group)
 
 
-def seconds(
+def limits(
     works: Mapping[str, Work], topology: Topology, mesh: tuple[int, int, int]
-) -> dict[str, tuple[float, str]]:
-    """By phase, the seconds at the chips' limits, all overlapping, and the limit that binds.
+) -> dict[str, dict[str, float]]:
+    """By phase, the seconds that each of the chips' limits asks for, by the limit's name.
 
     An axis that reaches over several slices or hosts goes at their network's pace.
     """
@@ -236,16 +236,19 @@ def seconds(
     slow = min(topology.egress, chip.network)
     sending = slow if fsdp * tensor > inside else topology.egress
     summing = slow if topology.groups > 1 else topology.egress
-    found = {}
-    for name, work in works.items():
-        limits = {
-            "compute": work.flops / chip.flops,
-            "memory": work.bytes / chip.bandwidth,
-            "network": work.sent / sending + work.summed / summing,
+    return {
+        name: {
+            "compute": work.flops / chip.flops / topology.size,
+            "memory": work.bytes / chip.bandwidth / topology.size,
+            "network": (work.sent / sending + work.summed / summing) / topology.size,
         }
-        bound = max(limits, key=limits.get)
-        found[name] = (limits[bound] / topology.size, bound)
-    return found
+        for name, work in works.items()
+    }
+
+
+def step_seconds(found: Mapping[str, Mapping[str, float]], overlap: bool = True) -> float:
+    """Seconds of a step by its `limits`; in each phase they overlap, or follow each other."""
+    return sum((max if overlap else sum)(phase.values()) for phase in found.values())
 
 
 def sampled_tokens(config: ConfigDict, lengths: Lengths) -> float:

@@ -25,6 +25,9 @@ from jaxevolve.models.attention import (
     segment_firsts,
     segment_starts,
 )
+from jaxevolve.models.config import Config, VisionConfig
+from jaxevolve.models.inputs import Prompts
+from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, init_params
 from jaxevolve.runtime.errors import UserError
 
 SPLASH = Kernel("splash", interpret=True)
@@ -86,15 +89,18 @@ def close(ours, wanted):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", [PLAIN, SPLASH], ids=lambda k: k.name)
-@pytest.mark.parametrize(("packed", "size"), [(True, 11), (False, 11), (True, 0), (False, 0)])
+@pytest.mark.parametrize(
+    ("kernel", "packed", "size"),
+    [(PLAIN, *case) for case in ((True, 11), (False, 11), (True, 0), (False, 0))]
+    + [(SPLASH, True, 11)],
+)
 def test_attention_is_what_it_is_defined_to_be(kernel, packed, size):
     arrays = streams(10, size, packed)
     ours = jax.jit(partial(attend, kernel=kernel))(*arrays)
     np.testing.assert_allclose(ours, defined(*arrays), atol=1e-5)
 
 
-@pytest.mark.parametrize(("packed", "size"), [(True, 170), (False, 170), (False, 0)])
+@pytest.mark.parametrize(("packed", "size"), [(True, 170), (False, 0)])
 def test_splash_equals_plain_in_value_and_gradient_over_many_blocks(monkeypatch, packed, size):
     monkeypatch.setattr(kernels, "BLOCK", 128)
     query, own, segments, prefix, mask = streams(300, size, packed)
@@ -128,6 +134,62 @@ def test_splash_equals_plain_on_images():
     close(both(SPLASH, *arrays), both(PLAIN, *arrays))
 
 
+def test_every_attention_of_a_model_goes_by_the_kernel():
+    vision = VisionConfig(
+        depth=1,
+        hidden_size=32,
+        intermediate_size=40,
+        num_heads=2,
+        patch_size=2,
+        temporal_patch_size=1,
+        spatial_merge_size=2,
+        window_size=8,
+        fullatt_block_indexes=(0,),
+        out_hidden_size=32,
+    )
+    config = Config(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        rms_norm_eps=1e-6,
+        rope_theta=1e4,
+        mrope_section=(2, 1, 1),
+        tie_word_embeddings=True,
+        vision=vision,
+    )
+    rng = np.random.default_rng(4)
+    whole = lambda *shape: jnp.array(rng.integers(0, 50, shape), jnp.int32)
+    prompts = Prompts(
+        tokens=whole(2, 9),
+        length=jnp.array([9, 5]),
+        positions=whole(2, 9, 3),
+        next_position=whole(2),
+        ids=jnp.arange(2, dtype=jnp.uint32),
+        image_token=jnp.array([[-1, 0, 1, 2, 3, 7] + [-1] * 3, [-1, 0] + [-1] * 7]),
+        pixels=jnp.array(rng.integers(0, 256, (2, 2, 16, 12)), jnp.uint8),
+        patch_hw=whole(2, 2, 16, 2),
+        segment=jnp.array(np.arange(16) < np.array([[[16], [16]], [[4], [0]]]), jnp.int32),
+    )
+    tokens = whole(2, 2, 7)
+    parts = jnp.array([[[1, 1, 1, 2, 2, 2, 2], [1] * 7], [[1, 2, 2, 3, 3, 0, 0], [0] * 7]])
+    shapes = jax.eval_shape(partial(init_params, config), jax.random.key(0))
+    params = jax.tree.map(lambda x: 0.3 * rng.standard_normal(x.shape).astype("f4"), shapes)
+
+    def traced(kernel):
+        model = Qwen2_5_VL(config, kernel)
+        return jax.jit(model.apply).trace({"params": params}, prompts, tokens, parts)
+
+    assert str(traced(SPLASH).jaxpr).count("pallas_call[") == 3  # image, prompts, responses
+    ours, wanted = (
+        np.asarray(traced(kernel).lower().compile()({"params": params}, prompts, tokens, parts))
+        for kernel in (SPLASH, PLAIN)
+    )
+    np.testing.assert_allclose(ours[parts > 0], wanted[parts > 0], atol=1e-5)
+
+
 def test_a_row_too_long_for_the_numbers_of_splash_is_refused():
     row = jax.ShapeDtypeStruct((1, 1, 1, 1, 2**15 + 1, 8), jnp.float32)
     key = jax.ShapeDtypeStruct((1, 1, 1, 2**15 + 1, 8), jnp.float32)
@@ -158,7 +220,7 @@ def test_cudnn_is_given_the_right_keys_and_mask(monkeypatch, packed, size):
     arrays = jax.tree.map(
         lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, streams(9, size, packed)
     )
-    ours = attend(*arrays, Kernel("cudnn"))
+    ours = jax.jit(partial(attend, kernel=Kernel("cudnn")))(*arrays)
     assert ours.dtype == jnp.bfloat16
     np.testing.assert_allclose(ours.astype(jnp.float32), defined(*arrays), atol=0.03)
 
@@ -167,7 +229,10 @@ def test_cudnn_is_given_the_right_images(monkeypatch):
     monkeypatch.setattr(kernels.fused, "_dot_product_attention", instead_of_cudnn)
     arrays, segments = images()
     arrays = [x.astype(jnp.bfloat16) for x in arrays]
-    ours, wanted = (attend_images(*arrays, segments, k) for k in (Kernel("cudnn"), PLAIN))
+    ours, wanted = (
+        jax.jit(partial(attend_images, kernel=k))(*arrays, segments)
+        for k in (Kernel("cudnn"), PLAIN)
+    )
     np.testing.assert_allclose(ours.astype("f4"), wanted.astype("f4"), atol=0.03)
 
 

@@ -4,7 +4,7 @@ Both know one set of keys a row. What rows share therefore stands in front of ea
 copied: a copy of keys is small beside the scores that are saved. So one softmax runs over all keys
 inside the kernel, whose own gradient is exact, and nothing is left to be joined afterwards.
 
-Two things here are private to JAX, and tests/models/test_kernels.py tells when they change: the
+Two things here are private to JAX, and tests/models/test_attention.py tells when they change: the
 numbers of splash's queries, and cuDNN's attention without a gradient for its mask.
 """
 

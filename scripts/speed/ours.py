@@ -19,10 +19,12 @@ from jaxevolve.learner import Experience, TrainState
 from jaxevolve.models.config import Config, VisionConfig
 from jaxevolve.models.logprobs import token_logprobs
 from jaxevolve.models.qwen2_5_vl import init_params
+from jaxevolve.packing import make_layout, rows_needed
 from jaxevolve.policy import Policy, load_policy, sampling_rules, step_key
 from jaxevolve.recipes import csrs
-from jaxevolve.rollout.engine import Job, Response, run
+from jaxevolve.rollout.engine import run
 from jaxevolve.rollout.generate import generate, one
+from jaxevolve.rollout.jobs import Job, Response
 from jaxevolve.rollout.retrace import fork
 from jaxevolve.rollout.sampling import RETRACE
 from jaxevolve.runtime import mesh
@@ -128,7 +130,8 @@ class Rollout:
             key=step_key(seed, 0),
             temperature=temperature,
             rules=sampling_rules(self.policy.processor, 1.0, 0),
-            width=self.n,
+            width=n,
+            fewest=n,
             chunk=self.new,
         )
 
@@ -168,13 +171,16 @@ class Update:
         if not self.shared:  # each response with a prompt of its own, padded
             prompts = jax.tree.map(lambda x: np.repeat(x, work.GROUP, 0), prompts)
             drawn = {name: value.reshape(-1, 1, *value.shape[2:]) for name, value in drawn.items()}
+        lengths = drawn["lengths"]
+        packed = rows_needed(lengths, work.NEW)
         self.experience = Experience(
             prompts,
             drawn["tokens"],
-            drawn["lengths"],
+            lengths,
             drawn["advantages"],
             drawn["old"],
             None,
+            layout=make_layout(lengths, work.NEW, packed) if self.shared else None,
         )
         self.state, *self.functions = self._start(self.optimizer)
 
@@ -196,9 +202,10 @@ class Update:
 
     def _update(self, state: TrainState, score: Any, update: Any) -> Any:
         _, place = mesh.placement(self.params)
-        prompts, tokens = place((self.experience.prompts, self.experience.tokens))
-        reference = np.asarray(score(self.params, prompts, tokens)[0])
-        experience = self.experience.replace(ref_logprobs=reference)
+        batch = self.experience
+        read = place((batch.prompts, batch.tokens, batch.layout))
+        reference = np.asarray(score(self.params, None, *read)[0])
+        experience = batch.replace(ref_logprobs=reference)
         state, learned, _ = improve(state, experience, update, self.config)
         return state, learned[0]
 
@@ -227,6 +234,7 @@ class Step:
         self.rows = work.questions(prompts, vocabulary, image)
         self.prompts = self.policy.prompts(self.rows)
         devices = mesh.make_mesh()
+        self.sampling = mesh.sampling_mesh(devices, self.config.rollout.tensor)
         params = jax.device_put(self.policy.params, mesh.shardings(devices, self.policy.params))
         optimizer, _ = make_optimizer(self.config.optimizer)
         self.state, where = start(params, optimizer, devices)
@@ -248,7 +256,8 @@ class Step:
     def step(self, rows: Any, prompts: Any, seed: int) -> Any:
         """What was collected, and the metrics of the update."""
         collected = csrs.collect(
-            replace(self.policy, params=self.state.params),
+            replace(self.policy, params=mesh.spread(self.sampling, self.state.params)),
+            self.state.params,
             self.reference(),
             rows,
             prompts,
@@ -282,7 +291,8 @@ class Reinference:
         tokens = work.responses(prompts, vocabulary, False)["tokens"]
         kept = np.array([work.KEPT], np.int32)
         self.prompts = [
-            fork(one(batch, p), tokens[p, g][None], kept) for p, g in np.ndindex(tokens.shape[:2])
+            fork(one(batch, p), tokens[p, g][None], kept, work.NEW)
+            for p, g in np.ndindex(tokens.shape[:2])
         ]
         self.rows, self.chunk = rows, chunk
 
@@ -327,9 +337,11 @@ class Reinference:
             rules=sampling_rules(self.policy.processor, 1.0, 0),
             rows=self.rows,
             width=work.GROUP,
+            fewest=n,
             chunk=self.chunk,
             shards=shards,
             place=place,
+            alone=True,
             deviation=deviation,
         )
         return made, stats
@@ -367,6 +379,7 @@ class Ragged:
                 temperature=1.0,
                 rules=sampling_rules(self.policy.processor, 1.0, 0),
                 width=work.GROUP,
+                fewest=work.GROUP,
                 chunk=work.CHUNK,
             )
             tokens, row_steps = tokens + stats.tokens, row_steps + stats.row_steps

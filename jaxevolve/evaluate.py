@@ -16,6 +16,7 @@ done, and the same command goes on from there. RESPONSES is such a file, or any 
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ def _answer(
     questions.check(benchmark, left, processor, instruction)
     policy = None
     if left:
-        policy = questions.with_processor(load_policy(values.model, values.dtype), processor)
+        policy = replace(load_policy(values.model, values.dtype), processor=processor)
         if done:
             print(
                 f"{len(rows) - len(left)} of {len(rows)} questions are answered already in {path}"
@@ -182,9 +183,11 @@ def _same_settings(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -
 def _mend(path: Path, records: Sequence[accuracy.Record]) -> None:
     """Drops a last line that was cut short, so that the next one is not written behind it."""
     if path.exists() and not path.read_bytes().endswith(b"\n"):
-        with path.open("w", encoding="utf-8") as file:
+        beside = path.with_suffix(".rewritten")
+        with beside.open("w", encoding="utf-8") as file:
             for record in records:
                 append_jsonl(file, record)
+        os.replace(beside, path)
 
 
 def _speed(records: Sequence[accuracy.Record]) -> dict[str, float]:

@@ -1,14 +1,15 @@
 """The command that measures: what it writes, how it goes on, what it makes of others' answers."""
 
 import json
-import sys
 from pathlib import Path
 
 import answerer
 import pytest
+from PIL import Image
 
 from jaxevolve import evaluate
 from jaxevolve.benchmarks import accuracy
+from jaxevolve.benchmarks import questions as questions_of
 from jaxevolve.runtime import cli
 from jaxevolve.runtime.errors import UserError
 from jaxevolve.runtime.metrics import read_jsonl
@@ -198,6 +199,19 @@ def test_bad_input_ends_before_anything_is_sampled(answering, tmp_path, monkeypa
     assert "\n" not in str(error.value)
 
 
+def test_limits_of_an_images_area_change_its_tokens(policy):
+    row = answerer.rows(1, varied=False)[0] | {"images": [Image.new("RGB", (1000, 800))]}
+    processor = policy.processor
+    sizes = [
+        questions_of.with_limits(processor, least, most).row_size(row)[0]
+        for least, most in ((0, 0), (0, 28 * 28 * 4), (0, 28 * 28 * 64), (28 * 28 * 40, 31360))
+    ]
+    # 28 x 28 pixels a token: at most 16 tokens by the model's own limit, 4, 64 and 40.
+    text = sizes[1] - 4
+    assert sizes[1] < sizes[0] <= text + 16 < sizes[3] <= text + 40 < sizes[2] <= text + 64
+    assert questions_of.with_limits(processor, 0, 0) is processor
+
+
 def test_missing_images_are_named_before_anything_is_sampled(answering, tmp_path):
     data = tmp_path / "test.jsonl"
     row = {"id": 1, "question": "q", "answer": "B", "image": "images/1.png"}
@@ -236,4 +250,3 @@ def test_the_embedded_model_answers_real_questions_with_their_images(tmp_path, c
     shown = capsys.readouterr().out
     assert "We-Math four_dimensional_metrics.py" in shown
     assert "official" in shown
-    assert "jax" in sys.modules

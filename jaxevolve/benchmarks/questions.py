@@ -13,7 +13,6 @@ from jaxevolve.benchmarks.table import Benchmark
 from jaxevolve.benchmarks.verdicts import Row
 from jaxevolve.data.validate import find_problems
 from jaxevolve.hf.processor import Processor
-from jaxevolve.policy import Policy
 from jaxevolve.runtime.errors import UserError, nearest
 
 _IDS = ("id", "index", "pid", "question_id", "sample_index", "unique_id")
@@ -68,7 +67,7 @@ def check(benchmark: Benchmark, rows: Sequence[Row], processor: Processor, text:
     """
     put = [benchmark.prompt(row) for row in rows]
     bare = [row["id"] for row in put if not row["images"]]
-    if benchmark.images == "all" and bare:
+    if benchmark.images and bare:
         raise UserError(
             f"{len(bare)} of {len(put)} questions have no image, the first is {bare[0]}, and "
             f"{benchmark.name} asks about images; give --data a file that has them"
@@ -162,11 +161,6 @@ def with_limits(processor: Processor, least: int, most: int) -> Processor:
             f"{images.size.longest_edge} pixels; change --min_pixels or --max_pixels"
         )
     return replace(processor, image_processor=images)
-
-
-def with_processor(policy: Policy, processor: Processor) -> Policy:
-    """The policy with another processor of the same model."""
-    return replace(policy, processor=processor)
 
 
 def _text(value: Any) -> str:

@@ -193,7 +193,7 @@ def lettered(row: Mapping[str, Any]) -> list[str]:
 def _json(file: Path) -> Iterable[Record]:
     try:
         if file.suffix == ".jsonl":
-            lines = file.read_text(encoding="utf-8").splitlines()
+            lines = file.read_text(encoding="utf-8").split("\n")  # text may hold other line ends
             value: Any = [json.loads(line) for line in lines if line.strip()]
         else:
             value = json.loads(file.read_text(encoding="utf-8"))

@@ -40,7 +40,7 @@ class Benchmark:
             Shares of 1; those of parts under "by_...".
         grader: the rule by which it is scored, for results.
         instruction: what the paper that reports it adds to every question.
-        images: whether every question has an image ("all"), "some" or "none".
+        images: whether every question has an image, so that one without is a mistake.
         fault: row -> what is the matter with its label, or None.
     """
 
@@ -51,7 +51,7 @@ class Benchmark:
     figures: Callable[[Sequence[Row], Sequence[bool]], dict[str, Any]]
     grader: str
     instruction: str = ""
-    images: str = "all"
+    images: bool = True
     fault: Callable[[Row], str | None] = lambda row: None if row["answer"] else "it has no label"
 
     def score(self, rows: Sequence[Row], responses: Sequence[str]) -> dict[str, Any]:
@@ -103,18 +103,18 @@ def _mathematical(row: Row) -> str | None:
 
 def _text(name: str) -> Benchmark:
     grader = f"Qwen2.5-Math extraction and tolerance, equality by {GRADER}"
-    more = {"images": "none", "fault": _mathematical}
+    more = {"images": False, "fault": _mathematical}
     return _of(text, name, grader, prompts.STEP_BY_STEP, **more)
 
 
 def _ours(name: str) -> Benchmark:
     """Questions in the layouts of training: asked as they are, and without official figures."""
     functions = (load_rows, lambda row: row, labeled.grade_rows, lambda rows, right: {})
-    return Benchmark(name, *functions, GRADER, images="some", fault=labeled.fault)
+    return Benchmark(name, *functions, GRADER, images=False, fault=labeled.fault)
 
 
 def _trained(name: str) -> Benchmark:
-    return _of(labeled, name, GRADER, prompts.THINK_THEN_BOX, images="some", fault=_mathematical)
+    return _of(labeled, name, GRADER, prompts.THINK_THEN_BOX, images=False, fault=_mathematical)
 
 
 # Instructions: CSRS for its four, Self-Judge for what only it reports, Guided Verifier for MMMU,
@@ -123,7 +123,7 @@ _ALL = (
     _of(mathvision, "mathvision", f"MATH-V evaluate.py, letters by {GRADER}",
         prompts.THINK_THEN_BOX, fault=_mathematical),
     _of(mathverse, "mathverse", f"{GRADER} for the authors' language model",
-        prompts.THINK_THEN_BOX, images="some", fault=_mathematical),
+        prompts.THINK_THEN_BOX, images=False, fault=_mathematical),
     _of(mathvista, "mathvista", f"MathVista calculate_score.py, extraction by {GRADER}",
         prompts.THINK_THEN_BOX),
     _of(wemath, "wemath", "We-Math four_dimensional_metrics.py", prompts.THINK_THEN_BOX),

@@ -116,7 +116,8 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     """The objects of a JSONL file but a last one that was cut short; none if there is no file."""
     path, objects = Path(path), []
     if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
+        # Not splitlines: a response may hold line ends of Unicode, which JSON leaves as they are.
+        for line in path.read_text(encoding="utf-8").split("\n"):
             with contextlib.suppress(json.JSONDecodeError):
                 objects.append(json.loads(line))
     return objects

@@ -1,5 +1,6 @@
 """Shares of right answers, against small examples worked by hand."""
 
+import contextlib
 import itertools
 from dataclasses import dataclass, field
 
@@ -199,6 +200,30 @@ def test_a_question_with_a_broken_label_is_left_out_and_counted(policy, caplog):
     assert (figures["questions"], figures["excluded"], figures["greedy"]) == (2, 1, 1.0)
     assert [record["id"] for record in records] == [rows[0]["id"], rows[2]["id"]]
     assert f"question {rows[1]['id']} is excluded: the label points elsewhere" in caplog.text
+
+
+def test_two_processes_share_the_questions_and_both_know_all(policy, monkeypatch):
+    rows = answerer.rows(5)
+    known = dict(zip(policy.prompts(rows).ids.tolist(), (row["answer"] for row in rows)))
+    alone, records = evaluate(Reciter(policy.processor, known), rows, n=2, max_tokens=4)
+    shared = []
+
+    def gather(mine):
+        shared.append(mine)
+        if len(shared) == 1:
+            raise StopIteration  # process 0 would wait here
+        return shared
+
+    monkeypatch.setattr(accuracy, "gather", gather)
+    monkeypatch.setattr(accuracy.jax, "process_count", lambda: 2)
+    for process in range(2):
+        monkeypatch.setattr(accuracy.jax, "process_index", lambda process=process: process)
+        reciter = Reciter(policy.processor, known)
+        with contextlib.suppress(StopIteration):
+            both, together = evaluate(reciter, rows, n=2, max_tokens=4, batch=1)
+    assert [len(mine) for mine in shared] == [3, 2]
+    assert shares(both) == shares(alone)
+    assert [r["responses"] for r in together] == [r["responses"] for r in records]
 
 
 def test_the_first_questions_are_asked_where_not_all_are(policy):

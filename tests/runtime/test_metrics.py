@@ -63,6 +63,14 @@ def test_samples_are_one_object_a_prompt(tmp_path):
     assert lines(tmp_path / "samples" / "20.jsonl") == samples
 
 
+def test_lines_end_where_json_ends_them_and_not_within_a_text(tmp_path):
+    told = [{"text": "one\u2028two\x85three"}, {"text": "four"}]
+    with (tmp_path / "a.jsonl").open("w", encoding="utf-8") as file:
+        for value in told:
+            metrics.append_jsonl(file, value)
+    assert metrics.read_jsonl(tmp_path / "a.jsonl") == told
+
+
 def test_config_json_tells_config_versions_seed_and_commit(tmp_path):
     config = ConfigDict({"seed": 3, "mesh": (1, 2, 1), "optimizer": {"lr": 0.1}})
     assert metrics.write_config(tmp_path, config) == {}

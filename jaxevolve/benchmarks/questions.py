@@ -112,7 +112,8 @@ def rescored(benchmark: Benchmark, rows: Sequence[Row], path: Path) -> list[Reco
             )
     known = {row["id"] for row in rows}
     for row in raw:
-        name = records.text(records.first(row, _IDS))
+        names = [records.text(row[key]) for key in _IDS if not records.is_empty(row.get(key))]
+        name = next((name for name in names if name in known), names[0] if names else "")
         if name not in known:
             near = nearest(name, known)
             raise UserError(

@@ -268,9 +268,7 @@ def open_questions(
     settings = config.eval
     if benchmark.name == ROWS:
         return open_data(settings.path, config.data, processor, labels=True, listing=listing)
-    rows, excluded = questions_of.load(benchmark, settings.path, settings.questions)
-    if excluded:
-        log.warning("questions of %s without a usable label: %s", settings.path, excluded)
+    rows, _ = questions_of.load(benchmark, settings.path, settings.questions)
     questions_of.check(benchmark, rows, processor, config.data.instruction)
     return rows
 

@@ -151,7 +151,7 @@ def test_rescoring_several_responses_a_question(tmp_path):
     lines = [
         {"index": 0, "prediction": text} for text in ("\\boxed{A}", "\\boxed{B}", "\\boxed{B}")
     ]
-    lines.append({"index": 1, "prediction": ["\\boxed{A}", "?", "\\boxed{B}"]})
+    lines.append({"index": "x", "question_id": 1, "prediction": ["\\boxed{A}", "?", "\\boxed{B}"]})
     answers.write_text("".join(json.dumps(line) + "\n" for line in lines))
     figures = run(rescore=answers, benchmark="mathvision", data=data, out=tmp_path / "out.json")
     assert figures["average@3"] == pytest.approx(3 / 6)

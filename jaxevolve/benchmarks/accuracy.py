@@ -1,6 +1,7 @@
 """How often is a policy right: greedily, on average, by vote, and by any of n samples?"""
 
 import itertools
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +22,7 @@ from jaxevolve.rewards import unanimous, vote
 from jaxevolve.runtime.distributed import gather
 
 BATCH = 128  # questions sampled at a time
+_LOG = logging.getLogger(__name__)
 CONFIDENT = 7 / 8  # share of the samples that must agree to call an answer confident
 
 Record = dict[str, Any]
@@ -142,7 +144,11 @@ def evaluate(
 def askable(benchmark: Benchmark, rows: Rows, questions: int = 0) -> tuple[list[Row], int]:
     """The first so many rows (0: all) but those with broken labels, and how many these are."""
     chosen = [rows[i] for i in range(min(questions or len(rows), len(rows)))]
-    kept = [row for row in chosen if benchmark.fault(row) is None]
+    faults = [benchmark.fault(row) for row in chosen]
+    for row, fault in zip(chosen, faults):
+        if fault is not None:
+            _LOG.warning("question %s is excluded: %s (%r)", row["id"], fault, row["answer"])
+    kept = [row for row, fault in zip(chosen, faults) if fault is None]
     return kept, len(chosen) - len(kept)
 
 

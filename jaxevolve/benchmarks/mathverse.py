@@ -41,7 +41,7 @@ def load(path: str) -> list[dict[str, Any]]:
             "subfield": ("subfield",),
             "source": ("source",),
         },
-        identity=("sample_index", "id", "index"),
+        identity=("id", "sample_index", "index"),
     )
     known: dict[str, dict[str, str]] = {}
     for row in found:

@@ -45,7 +45,7 @@ def load(path: str) -> list[dict[str, Any]]:
         path,
         wanted,
         {name: (name,) for name in more},
-        identity=("pid", "id", "index"),
+        identity=("id", "pid", "index"),
         image=("decoded_image", "image"),
     )
     for row in found:

@@ -19,7 +19,7 @@ def load(path: str) -> list[dict[str, Any]]:
         path,
         {"question": ("Question", "question"), "answer": ("Correct Answer", "answer")},
         {"choices": ("Options", "options", "choices", "lettered")},
-        identity=("index", "Index", "id", "question_id", "lndex"),
+        identity=("id", "index", "Index", "question_id", "lndex"),
         image=("image", "images", "image_path"),
     )
     folder = records.files(path)[0].parent / "MMVP Images"

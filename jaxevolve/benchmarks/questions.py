@@ -33,19 +33,20 @@ def load(benchmark: Benchmark, path: str, wanted: int = 0) -> tuple[list[Row], l
     """
     rows = benchmark.load(path)
     chosen = [rows[i] for i in range(min(wanted or len(rows), len(rows)))]
-    kept, _ = askable(benchmark, chosen)
     left_out = [row for row in chosen if benchmark.fault(row) is not None]
     unlabeled = [row for row in left_out if not row["answer"]]
-    if unlabeled and (not kept or not benchmark.instruction):
+    none_left = len(left_out) == len(chosen)
+    if unlabeled and (none_left or not benchmark.instruction):
         raise UserError(
             f"{len(unlabeled)} of {len(chosen)} rows of {path} have no answer, the first is "
             f"{unlabeled[0]['id']}; an evaluation needs labels"
         )
-    if not kept:
+    if none_left:
         raise UserError(
             f"no row of {path} has a label that an answer can be compared with, the first, "
             f"{left_out[0]['id']}: {benchmark.fault(left_out[0])}"
         )
+    kept, _ = askable(benchmark, chosen)
     ids = [row["id"] for row in kept]
     if len(set(ids)) < len(ids):
         twice = next(name for name in ids if ids.count(name) > 1)
@@ -112,7 +113,8 @@ def rescored(benchmark: Benchmark, rows: Sequence[Row], path: Path) -> list[Reco
             )
     known = {row["id"] for row in rows}
     for row in raw:
-        name = records.text(records.first(row, _IDS))
+        names = [records.text(row[key]) for key in _IDS if not records.is_empty(row.get(key))]
+        name = next((name for name in names if name in known), names[0] if names else "")
         if name not in known:
             near = nearest(name, known)
             raise UserError(

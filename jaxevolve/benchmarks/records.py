@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jaxevolve.data.sources import find_files
-from jaxevolve.runtime.errors import UserError, nearest
+from jaxevolve.runtime.errors import UserError
 
 Record = dict[str, Any]
 Names = tuple[str, ...]
@@ -269,9 +269,7 @@ def images(value: Any, folders: Sequence[Path]) -> list[bytes | Path]:
 
 
 def _missing(file: Path, role: str, names: Sequence[str], columns: Sequence[str]) -> str:
-    near = next((name for name in (nearest(n, columns) for n in names) if name), None)
-    advice = f"; did you mean {near} by one of them?" if near else ""
     return (
         f"{file} has no column for the {role}: wanted is {' or '.join(names)}, "
-        f"it has {', '.join(columns)}{advice}"
+        f"it has {', '.join(columns)}"
     )

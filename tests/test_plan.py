@@ -110,13 +110,14 @@ def test_the_largest_shapes_of_the_papers_setting():
     found = shapes.sizes(config(scale="qwen2_5_vl_7b"), SEVEN.vision, 8)
     assert asdict(found) == {
         "prompt": 1024,
-        "anchor": 3072,  # 1,024 + floor(0.7 * 1,536) = 2,099, in multiples of 1,024
+        "anchor": 3072,  # 1,024 + floor(0.7 * 1,536) = 2,099, rounded up
+        "pool": 3072,  # 1,024 + 1,536, rounded up
         "windows": 96,  # 33 x 31 units take 9 x 8 = 72 windows of 4 x 4
         "response": 1536,
         "group": 8,
         "rows": 512,
-        "seats": 128,  # twice 512 / 8
-        "read": 64,
+        "seats": 8 * 26,  # 64 rows a device, twice what fill them five by five
+        "read": 16,
         "width": 8,
     }
 

@@ -61,7 +61,7 @@ def estimate(
         return patches * (HALF * wide + in_windows)
 
     units = 3 * HALF * shape.intermediate_size
-    kept = counts.cache / shards * (s.seats * s.anchor + s.rows * s.response)
+    kept = counts.cache / shards * (s.seats * s.pool + s.rows * s.response)
     read = s.read / shards
     reading = scores(read, s.anchor, s.anchor, sampled) + read * s.anchor * units / sampled
     reading += counts.cache * read * s.anchor + image(read)

@@ -18,7 +18,7 @@ from jaxevolve.planning.shapes import model_config
 from jaxevolve.runtime.mesh import make_mesh
 
 # Which part of the memory estimate each function belongs to, where it is not one of its own.
-PARTS = {"prefill": "sampling", "anchor prefill": "sampling", "decode": "sampling"}
+PARTS = dict.fromkeys(("prefill", "anchor prefill", "branch", "decode"), "sampling")
 Limits = dict[str, dict[str, float]]
 
 
@@ -122,6 +122,7 @@ class Plan:
         return {
             "prefill": collecting + kept,
             "anchor prefill": collecting + kept,
+            "branch": collecting + (sampler or policy),
             "decode": collecting,
             # Policy and reference are arguments.
             "score": state - given + sampler,

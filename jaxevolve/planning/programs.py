@@ -19,6 +19,7 @@ from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, init_params
 from jaxevolve.packing import Layout
 from jaxevolve.planning.shapes import sizes
 from jaxevolve.rollout import decode
+from jaxevolve.rollout.device import BRANCH_AT_ONCE
 from jaxevolve.rollout.sampling import Sampling
 from jaxevolve.runtime import mesh
 from jaxevolve.runtime.buckets import bucket
@@ -88,8 +89,10 @@ class Programs:
         s, config = self.sizes, self._config
         made = {"prefill": lambda: self._prefill(s.prompt, noisy=False)}
         if config.retrace.m:
+            # Without noise the keys of what is kept are there already.
             noisy = config.retrace.image_noise > 0 and s.windows > 0
-            made["anchor prefill"] = lambda: self._prefill(s.anchor, noisy)
+            again = (lambda: self._prefill(s.anchor, noisy=True)) if noisy else self._branch
+            made["anchor prefill" if noisy else "branch"] = again
         made["decode"] = self._decode
         made["score"] = self._lower_score
         made["update"] = self._lower_update
@@ -126,7 +129,7 @@ class Programs:
             self._sampler,
             self.sampler,
             prompts=s.seats,
-            prompt_tokens=s.anchor,
+            prompt_tokens=s.pool,
             rows=s.rows,
             tokens=bucket(s.response),
             place=lambda tree, axis=0: jax.tree.map(lambda x: _Placed(x, axis), tree),
@@ -146,11 +149,17 @@ class Programs:
         noise = (keys, jax.ShapeDtypeStruct((), jnp.float32)) if noisy else None
         return decode.prefill.lower(self._sampler, self.sampler, prompts, noise)
 
+    def _branch(self) -> jax.stages.Lowered:
+        count = BRANCH_AT_ONCE * self._sampling.shape["data"]
+        number = _array((count,), jnp.int32, mesh.batch_sharding(self._sampling))
+        return decode.branch.lower(self.pool, self.decoding, number, number, number)
+
     def _decode(self) -> jax.stages.Lowered:
         settings, scalar = self._config.rollout, partial(jax.ShapeDtypeStruct, ())
         # Which ids they are changes no size.
         rules = Sampling(settings.top_p, settings.top_k, stop_ids=(0,), banned_ids=(1,))
-        return decode.decode.lower(
+        program = decode.decode_on_cpu if decode.unrolled() else decode.decode
+        return program.lower(
             self._sampler,
             self.sampler,
             self.pool,

@@ -13,8 +13,9 @@ from ml_collections import ConfigDict
 from jaxevolve.hf.config import read_config
 from jaxevolve.models.config import Config, VisionConfig
 from jaxevolve.policy import WIDTH
-from jaxevolve.rollout.engine import READ_AT_ONCE
-from jaxevolve.rollout.retrace import anchors
+from jaxevolve.rollout import engine
+from jaxevolve.rollout.device import READ_AT_ONCE
+from jaxevolve.rollout.retrace import anchors, forked_size
 from jaxevolve.runtime import checkpoint
 from jaxevolve.runtime.buckets import bucket
 from jaxevolve.runtime.errors import UserError
@@ -88,6 +89,7 @@ class Sizes:
     Attributes:
         prompt: T, tokens of a prompt.
         anchor: T of a prompt with the kept part of a response.
+        pool: T that the pool has room for.
         windows: W.
         response: L, tokens of a response.
         group: G, responses of a prompt that are trained on.
@@ -99,6 +101,7 @@ class Sizes:
 
     prompt: int
     anchor: int
+    pool: int
     windows: int
     response: int
     group: int
@@ -128,19 +131,21 @@ def sizes(config: ConfigDict, vision: VisionConfig | None, shards: int) -> Sizes
             max_tokens=response,
         )
         whole = config.data.max_prompt_tokens + int(kept[0])
-        anchor = -(-whole // max(prompt, 64)) * max(prompt, 64)  # as `fork` rounds
-    width = max(config.rollout.n, settings.m, WIDTH)
-    rows = -(-config.rollout.rows // shards) * shards  # of one process
+        anchor = forked_size(prompt, whole, response)
+    group = config.rollout.n
+    fewest = 1 if settings.noise_per == "sample" else min(group, settings.m or group)
+    table = engine.sizes(config.rollout.rows, fewest, shards, None)
     return Sizes(
         prompt=prompt,
         anchor=anchor,
+        pool=forked_size(prompt, prompt + response, response) if settings.m else prompt,
         windows=0 if vision is None else bucket(image_windows(prompt, vision)),
         response=response,
-        group=config.rollout.n * (1 + settings.m * settings.train),
-        rows=rows,
-        seats=-(-2 * rows // (width * shards)) * shards,
-        read=READ_AT_ONCE[1] * shards,
-        width=width,
+        group=group * (1 + settings.m * settings.train),
+        rows=table.rows[0],
+        seats=table.seats,
+        read=READ_AT_ONCE * shards,
+        width=max(group, settings.m, WIDTH),
     )
 
 

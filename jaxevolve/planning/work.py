@@ -16,7 +16,7 @@ from jaxevolve.models.config import Config
 from jaxevolve.packing import row_counts
 from jaxevolve.planning.chips import Topology
 from jaxevolve.planning.shapes import image_windows
-from jaxevolve.rollout.engine import READ_AT_ONCE
+from jaxevolve.rollout.device import READ_AT_ONCE
 from jaxevolve.runtime.buckets import bucket
 
 HALF, FULL = 2, 4  # bytes of bfloat16 and float32
@@ -153,7 +153,7 @@ def step(
     copies = devices / settings.tensor
 
     def read(prompts: float, tokens: float) -> Work:
-        calls = prompts / (READ_AT_ONCE[1] * copies)
+        calls = prompts / (READ_AT_ONCE * copies)
         return Work(
             counts.forward(prompts, tokens, windows),
             calls * copies * weights + counts.activations(prompts * tokens),
@@ -184,7 +184,8 @@ def step(
     if m:
         kept = retrace.rate * lengths.response
         anchors = batch * n * (m if retrace.noise_per == "sample" else 1)
-        made["anchor prefill"] = read(anchors, lengths.prompt + kept)
+        if windows and retrace.image_noise:
+            made["anchor prefill"] = read(anchors, lengths.prompt + kept)
         made["re-inference"] = decode(
             batch * n * m, lengths.response - kept, lengths.prompt + kept, m
         )

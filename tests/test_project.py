@@ -23,6 +23,9 @@ TESTS = PROJECT["optional-dependencies"]["test"]
 # Needed without an import: ruff is a program, transformers fills chat templates by jinja2.
 NOT_IMPORTED = {"jinja2", "ruff"}
 
+# What scripts/speed compares with; of the extra bench, and google-tunix beside it.
+PEERS = {"datasets", "torch", "trl", "tunix"}
+
 COMMAND_ONE = (
     "python -m pip install -c constraints.txt -e . "
     "&& python -m jaxevolve.train --config=configs/csrs.py"
@@ -184,21 +187,34 @@ def test_what_is_declared_is_used():
     assert {normal(name) for name in TESTS} <= used | imported(("tests",))
 
 
+def test_peers_are_imported_by_the_comparisons_alone():
+    assert names_imported("scripts/speed") >= PEERS
+    assert not PEERS & (names_imported("jaxevolve") | names_imported("configs"))
+
+
 def imported(folders):
-    """Distributions that the files of some folders import."""
+    """Distributions that the files of some folders import, the peers of scripts/speed left out."""
     owners = importlib.metadata.packages_distributions()
-    ours = {"jaxevolve", "configs"} | {path.stem for path in (ROOT / "tests").rglob("*.py")}
-    names = set()
-    for folder in folders:
-        for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(text(path))):
-                if isinstance(node, ast.Import):
-                    names |= {alias.name.split(".")[0] for alias in node.names}
-                elif isinstance(node, ast.ImportFrom) and not node.level:
-                    names.add(node.module.split(".")[0])
+    ours = {"jaxevolve", "configs", "bench", "speed"}
+    ours |= {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    names = set().union(*map(names_imported, folders))
+    if "tests" not in folders:
+        names -= PEERS
     unknown = names - set(sys.stdlib_module_names) - ours - set(owners)
     assert not unknown, f"imported and not installed: {unknown}"
     return {normal(owners[name][0]) for name in names if name in owners} - {"jaxevolve"}
+
+
+def names_imported(folder):
+    """Names of the packages that the files of a folder import."""
+    names = set()
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(text(path))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names.add(node.module.split(".")[0])
+    return names
 
 
 def test_versions_agree_and_are_in_the_changelog():

@@ -22,6 +22,7 @@ def same(figures: dict[str, Any]) -> dict[str, Any]:
     limits = {
         "greedy_differ": 0,
         "logprob_gap": LOGPROBS,
+        "mean_logprob_gap": LOGPROBS,
         "sampled_logprob_gap": LOGPROBS,
         "loss_gap": LOSS,
         "norm_gap": LOSS * 10,

@@ -19,6 +19,12 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
+ONE_CORE = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+}
 TOLERANCE = 0.1  # of cpu/wall around 1
 PACKAGES = ("jaxevolve", "jax", "torch", "transformers", "trl", "google-tunix")
 
@@ -26,25 +32,22 @@ PACKAGES = ("jaxevolve", "jax", "torch", "transformers", "trl", "google-tunix")
 class Child:
     """A side in a process of its own, see `child`."""
 
-    def __init__(self, kind: str, core: int, **arguments: Any) -> None:
+    def __init__(self, kind: str, core: int | None, **arguments: Any) -> None:
         """Starts it.
 
         Args:
             kind: "module:Class".
-            core: the core that it and its threads stay on.
+            core: the core that it and its threads stay on; None leaves it all cores and devices.
             **arguments: of the class.
         """
-        flags = "--xla_cpu_multi_thread_eigen=false"
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": flags,
             "TOKENIZERS_PARALLELISM": "false",
             "TRANSFORMERS_VERBOSITY": "error",
             "HF_HUB_OFFLINE": "1",
         }
+        if core is not None:
+            environment |= ONE_CORE
         # What another run has compiled would make compilation look free.
         environment.pop("JAX_COMPILATION_CACHE_DIR", None)
         self.process = subprocess.Popen(
@@ -53,7 +56,7 @@ class Child:
             stdout=subprocess.PIPE,
             text=True,
             env=environment,
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+            preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
         )
         self.kind = kind
         self.loading = self.call("__init__", **arguments)["since_start"]

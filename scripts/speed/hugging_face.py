@@ -16,12 +16,12 @@ torch.set_num_threads(1)
 BANNED = list(range(len(work.SPECIAL)))
 
 
-def load(folder: str, attention: str = "sdpa") -> Any:
-    """The folder's model, float32; sdpa and a dynamic cache are its fastest here."""
+def load(folder: str, attention: str = "sdpa", dtype: str = "float32") -> Any:
+    """The folder's model on torch's default device; sdpa and a dynamic cache are its fastest."""
     kind = Qwen2_5_VLForConditionalGeneration
-    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention)
+    model = kind.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
     model.generation_config.eos_token_id = None
-    return model.eval()
+    return model.to(torch.get_default_device()).eval()
 
 
 def inputs(folder: str, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -38,7 +38,8 @@ def inputs(folder: str, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         images = [row["images"][0] for row in rows]
         processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
         pixels = processor(images=images, return_tensors="pt")
-        found |= {name: pixels[name] for name in ("pixel_values", "image_grid_thw")}
+        names = ("pixel_values", "image_grid_thw")
+        found |= {name: pixels[name].to(ids.device) for name in names}
         found["mm_token_type_ids"] = (ids == work.IMAGE).long()
     return found
 
@@ -138,11 +139,22 @@ def fork(
 class Rollout:
     """Maternal responses."""
 
-    def __init__(self, folder: str, size: str, image: bool, n: int, new: int, shared: bool) -> None:
-        self.model = load(folder)
-        questions = work.questions(work.PROMPTS, work.SIZES[size].vocabulary, image)
+    def __init__(
+        self,
+        folder: str,
+        size: str,
+        image: bool,
+        n: int,
+        new: int,
+        shared: bool,
+        prompts: int = work.PROMPTS,
+        tokens: int = work.PROMPT,
+        dtype: str = "float32",
+    ) -> None:
+        self.model = load(folder, dtype=dtype)
+        questions = work.questions(prompts, work.SIZES[size].vocabulary, image, tokens)
         self.inputs = inputs(folder, questions)
-        assert self.inputs["input_ids"].shape[1] == work.PROMPT
+        assert self.inputs["input_ids"].shape[1] == tokens
         self.n, self.new, self.shared = n, new, shared
 
     @torch.no_grad()
@@ -150,7 +162,7 @@ class Rollout:
         """What is timed."""
         torch.manual_seed(seed)
         tokens = sample(self.model, self.inputs, self.n, self.new, shared=self.shared)
-        assert tokens.shape == (work.PROMPTS * self.n, self.new)
+        assert tokens.shape == (len(self.inputs["input_ids"]) * self.n, self.new)
         return {"tokens": tokens.numel()}
 
     @torch.no_grad()
@@ -160,12 +172,13 @@ class Rollout:
         new = other["greedy"].shape[-1]
         greedy = sample(self.model, self.inputs, 1, new, shared=self.shared, greedy=True)
         tokens = torch.tensor(other["tokens"].reshape(-1, other["tokens"].shape[-1])).long()
-        scored = logprobs(self.model, repeat(self.inputs, self.n), tokens).numpy()
-        gap = lambda name: float(np.abs(scored - other[name].reshape(scored.shape)).max())
+        scored = logprobs(self.model, repeat(self.inputs, self.n), tokens).cpu().numpy()
+        apart = lambda name: np.abs(scored - other[name].reshape(scored.shape))
         return {
-            "greedy_differ": int((greedy.numpy() != other["greedy"][:, 0]).sum()),
-            "logprob_gap": gap("scored"),
-            "sampled_logprob_gap": gap("sampled"),
+            "greedy_differ": int((greedy.cpu().numpy() != other["greedy"][:, 0]).sum()),
+            "logprob_gap": float(apart("scored").max()),
+            "mean_logprob_gap": float(apart("scored").mean()),
+            "sampled_logprob_gap": float(apart("sampled").max()),
         }
 
 
@@ -221,6 +234,6 @@ def logprobs(model: Any, inputs: dict[str, torch.Tensor], tokens: torch.Tensor) 
                 [part["mm_token_type_ids"], torch.zeros_like(own)], 1
             )
         logits = model(**part, use_cache=False, logits_to_keep=own.shape[1] + 1).logits[:, :-1]
-        logits = torch.log_softmax(logits, -1)
+        logits = torch.log_softmax(logits.float(), -1)
         found.append(logits.gather(-1, own[..., None])[..., 0])
     return torch.cat(found)

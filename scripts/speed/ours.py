@@ -16,9 +16,10 @@ from jaxevolve.hf.config import write_config
 from jaxevolve.hf.export import export_folder
 from jaxevolve.hf.weights import save_params
 from jaxevolve.learner import Experience, TrainState
+from jaxevolve.models import attention
 from jaxevolve.models.config import Config, VisionConfig
 from jaxevolve.models.logprobs import token_logprobs
-from jaxevolve.models.qwen2_5_vl import init_params
+from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, init_params
 from jaxevolve.packing import make_layout, rows_needed
 from jaxevolve.policy import Policy, load_policy, sampling_rules, step_key
 from jaxevolve.recipes import csrs
@@ -36,20 +37,20 @@ from speed import work
 class Models:
     """Makes the folders that all sides load."""
 
-    def make(self, out: str, size: str, image: bool) -> None:
+    def make(self, out: str, size: str, image: bool, dtype: str = "float32") -> None:
         """Random weights by our export, so that every side has the same."""
         shape = work.SIZES[size]
         half = shape.hidden // shape.heads // 2
         vision = VisionConfig(
-            depth=2,
-            hidden_size=128,
-            intermediate_size=256,
-            num_heads=2,
+            depth=shape.vision.layers,
+            hidden_size=shape.vision.hidden,
+            intermediate_size=shape.vision.feed_forward,
+            num_heads=shape.vision.heads,
             patch_size=14,
             temporal_patch_size=2,
             spatial_merge_size=2,
-            window_size=56,
-            fullatt_block_indexes=(1,),
+            window_size=shape.vision.window,
+            fullatt_block_indexes=shape.vision.whole,
             out_hidden_size=shape.hidden,
         )
         config = Config(
@@ -76,28 +77,40 @@ class Models:
         params = jax.jit(lambda key: init_params(config, key))(jax.random.key(0))
         # Wider than usual: with narrow layers a tied model only repeats its last token.
         params["model"]["layers"] = jax.tree.map(lambda x: 2 * x, params["model"]["layers"])
-        export_folder(params, config, texts, out)
+        export_folder(params, config, texts, out, dtype)
 
 
-def load(folder: str, stop_ids: tuple[int, ...] = ()) -> Policy:
-    """The policy; nothing but `stop_ids` ends a response."""
-    policy = load_policy(folder)
+def load(folder: str, stop_ids: tuple[int, ...] = (), dtype: str = "float32") -> Policy:
+    """The policy with the kernels of its device; nothing but `stop_ids` ends a response."""
+    policy = load_policy(folder, dtype)
     processor = policy.processor
+    kernel = attention.choose("auto", mesh.make_mesh(), dtype)
     banned = np.union1d(processor.banned_ids, np.arange(len(work.SPECIAL)))
     # AutoTokenizer would take the folder of a text model for one with Qwen's own vocabulary.
     words = work.tokenizer(folder)
     processor = replace(processor, tokenizer=words, stop_ids=stop_ids, banned_ids=banned)
-    return replace(policy, processor=processor)
+    return replace(policy, model=Qwen2_5_VL(processor.config, kernel), processor=processor)
 
 
 class Rollout:
     """Maternal responses by the engine."""
 
-    def __init__(self, folder: str, size: str, image: bool, n: int, new: int, rows: int) -> None:
-        self.policy = load(folder)
-        questions = work.questions(work.PROMPTS, work.SIZES[size].vocabulary, image)
+    def __init__(
+        self,
+        folder: str,
+        size: str,
+        image: bool,
+        n: int,
+        new: int,
+        rows: int,
+        prompts: int = work.PROMPTS,
+        tokens: int = work.PROMPT,
+        dtype: str = "float32",
+    ) -> None:
+        self.policy = load(folder, dtype=dtype)
+        questions = work.questions(prompts, work.SIZES[size].vocabulary, image, tokens)
         self.prompts = self.policy.prompts(questions)
-        assert (self.prompts.length == work.PROMPT).all()
+        assert (self.prompts.length == tokens).all()
         self.n, self.new, self.rows = n, new, rows
 
     def run(self, seed: int) -> dict[str, Any]:
@@ -140,10 +153,18 @@ class Update:
     """One clipped update behind a pass over the reference, as `train` does it."""
 
     def __init__(
-        self, folder: str, size: str, prompts: int, ragged: bool, shared: bool, micro: int
+        self,
+        folder: str,
+        size: str,
+        prompts: int,
+        ragged: bool,
+        shared: bool,
+        micro: int,
+        dtype: str = "float32",
     ) -> None:
         self.policy = load(folder)
         self.config = majority_vote.get_config()
+        self.config.model.dtype = dtype
         self.config.batch = prompts if shared else prompts * work.GROUP
         self.config.rollout.max_tokens = work.NEW
         self.config.grpo.update(minibatches=1, micro_batch=micro)

@@ -52,6 +52,18 @@ TEMPLATE = (
 
 
 @dataclass(frozen=True)
+class Vision:
+    """The shape of a vision tower: windows in pixels, and the layers that see whole images."""
+
+    layers: int = 2
+    hidden: int = 128
+    feed_forward: int = 256
+    heads: int = 2
+    window: int = 56
+    whole: tuple[int, ...] = (1,)
+
+
+@dataclass(frozen=True)
 class Size:
     """The shape of a model."""
 
@@ -61,11 +73,14 @@ class Size:
     kv_heads: int
     feed_forward: int
     vocabulary: int
+    vision: Vision = Vision()
 
 
 SIZES = {
     "S": Size(512, 6, 8, 2, 1408, 16384),
     "M": Size(1024, 8, 16, 4, 2816, 32768),
+    # Qwen2.5-VL-3B, for accelerators.
+    "3B": Size(2048, 36, 16, 2, 11008, 151936, Vision(32, 1280, 3420, 16, 112, (7, 15, 23, 31))),
     # Both sides and every gate in seconds: for tests of the benchmark itself.
     "tiny": Size(64, 2, 4, 2, 96, 512),
 }

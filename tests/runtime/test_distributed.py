@@ -77,7 +77,7 @@ def test_a_missing_process_ends_the_command_with_one_sentence_within_the_timeout
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 2
     told = "error: process 1 of 2 did not come within 1 seconds; start all of them, or raise "
@@ -88,6 +88,6 @@ def test_a_missing_process_ends_the_command_with_one_sentence_within_the_timeout
 def test_two_processes_exchange_values_batches_and_parameters(tmp_path):
     script = Path(__file__).parent / "exchange.py"
     group = processes.start([sys.executable, script, f"--folder={tmp_path}"], 2, 2)
-    for code, printed in processes.finish(group, 300):
+    for code, printed in processes.finish(group, 600):
         assert code == 0, printed
         assert printed.endswith("same\n")

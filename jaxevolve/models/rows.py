@@ -44,35 +44,49 @@ def read_rows(
     turn = (jnp.cos(angles), jnp.sin(angles))
     heads = config.num_key_value_heads
     number = jnp.arange(len(rows.index))
-    unrolled = isinstance(params["layers"], tuple)
+    layers = params["layers"]
+    unrolled = isinstance(layers, tuple)
 
-    def layer(params: Any, x: jax.Array, inputs: Any) -> tuple[jax.Array, KeyValues]:
-        prefix, (keys, values) = inputs
+    def layer(params: Any, carry: Any, i: Any) -> tuple[Any, None]:
+        x, cache = carry
+        # Scanned caches stay whole and are written in place: as inputs and outputs of the scan
+        # they would be copied at every token.
+        spot = () if unrolled else (i,)
+        keys, values = cache[i] if unrolled else cache
         attention = params["self_attn"]
         y = normalize(params["input_layernorm"], x, config.rms_norm_eps)
         query, key, value = (project(attention[f"{part}_proj"], y) for part in "qkv")
         query = rotate(query.reshape(heads, -1, 2 * half, x.shape[1]), *turn)
         key = rotate(key.reshape(heads, 2 * half, x.shape[1]), *turn)
         value = value.reshape(heads, 2 * half, x.shape[1])
-        keys = keys.at[number, :, :, rows.index].set(key.transpose(2, 0, 1), mode="drop")
-        values = values.at[number, :, rows.index].set(value.transpose(2, 0, 1), mode="drop")
-        mixed = attend_rows(query.transpose(3, 0, 1, 2), (keys, values), prefix, rows, unrolled)
+        every = slice(None)
+        of_keys, of_values = (every, every, rows.index), (every, rows.index)
+        keys = keys.at[(*spot, number, *of_keys)].set(key.transpose(2, 0, 1), mode="drop")
+        values = values.at[(*spot, number, *of_values)].set(value.transpose(2, 0, 1), mode="drop")
+        mixed = attend_rows(
+            query.transpose(3, 0, 1, 2),
+            (keys, values),
+            prefix[i] if unrolled else prefix,
+            rows,
+            None if unrolled else i,
+        )
         # Behind a barrier: XLA on CPU would make one slow kernel of the sum and the product.
         mixed = lax.optimization_barrier(mixed.reshape(x.shape[1], -1))
         x = x + project(attention["o_proj"], mixed.T)
         y = normalize(params["post_attention_layernorm"], x, config.rms_norm_eps)
         gate, up = (project(params["mlp"][f"{part}_proj"], y) for part in ("gate", "up"))
-        return x + project(params["mlp"]["down_proj"], jax.nn.silu(gate) * up), (keys, values)
+        x = x + project(params["mlp"]["down_proj"], jax.nn.silu(gate) * up)
+        cache = (*cache[:i], (keys, values), *cache[i + 1 :]) if unrolled else (keys, values)
+        return (x, cache), None
 
-    inputs = (prefix, cache)
-    if unrolled:
-        inputs = tuple(zip(prefix, cache))
-    x, cache = run_layers(layer, params["layers"], x, inputs)
+    depth = config.num_hidden_layers
+    numbers = tuple(range(depth)) if unrolled else jnp.arange(depth)
+    (x, cache), _ = run_layers(layer, layers, (x, cache), numbers)
     return normalize(params["norm"], x, config.rms_norm_eps), cache
 
 
 def attend_rows(
-    query: jax.Array, own: KeyValues, prefix: KeyValues, rows: Rows, by_hand: bool = False
+    query: jax.Array, own: KeyValues, prefix: KeyValues, rows: Rows, layer: jax.Array | None
 ) -> jax.Array:
     """Attention of single tokens: B rows over their own keys and over the prefixes they share.
 
@@ -84,13 +98,14 @@ def attend_rows(
         own: keys [B, K, h, S] and values [B, K, S, h].
         prefix: keys [N, K, h, T] and values [N, K, T, h].
         rows: which prefix each row follows, and how many own keys it has.
-        by_hand: multiply and add own keys instead of calling for B * K products of R vectors,
-            each of which costs XLA on CPU more than its work.
+        layer: i32[], which of the caches of all layers, stacked on axis 0, it is; None where they
+            are of one layer alone, unrolled. Own keys are then multiplied and added by hand: XLA on
+            CPU takes more time to call for B * K products of R vectors than to compute them.
 
     Returns:
         [B, K, R, h].
     """
-    scale = query.shape[-1] ** -0.5
+    scale, by_hand = query.shape[-1] ** -0.5, layer is None
     grid = jnp.take(query, rows.cells, axis=0, mode="clip").transpose(0, 2, 1, 3, 4)
 
     def shared_part(keys: jax.Array, values: jax.Array) -> tuple[jax.Array, ...]:
@@ -119,31 +134,47 @@ def attend_rows(
 
     cell = (rows.prefix, rows.number)
     of_row = lambda x: x.transpose(0, 2, 1, 3, 4)[cell]  # [N, K, C, R, .] -> [B, K, R, .]
-    shared_top, shared_sum, shared = map(of_row, within_reach(shared_part, prefix, rows.reach[0]))
-    own_top, own_sum, alone = within_reach(own_part, own, rows.reach[1])
+    shared_top, shared_sum, shared = map(
+        of_row, in_reach(shared_part, prefix, rows.reach[0], layer)
+    )
+    own_top, own_sum, alone = in_reach(own_part, own, rows.reach[1], layer)
     top = jnp.maximum(shared_top, own_top)
     shared_share, own_share = jnp.exp(shared_top - top), jnp.exp(own_top - top)
     total = shared_share * shared_sum + own_share * own_sum
     return ((shared_share * shared + own_share * alone) / total).astype(query.dtype)
 
 
-def within_reach(
-    part: Callable[..., Any], keys_values: KeyValues, reach: jax.Array
+def in_reach(
+    part: Callable[..., Any], cache: KeyValues, reach: jax.Array, layer: jax.Array | None
 ) -> tuple[jax.Array, ...]:
-    """Calls `part` with a quarter, half or all of keys [.., S] and values [.., S, h].
+    """Calls `part` with a quarter, half or all of a layer's keys [.., S] and values [.., S, h].
 
     So a cache may be as long as the longest response will be, in one program, and costs hardly more
     than what is in it.
     """
-    keys, values = keys_values
-    size = keys.shape[-1]
+    size = cache[0].shape[-1]
     sizes = [size // n for n in (4, 2) if size // n >= SLICE] + [size]
 
     def of_size(size: int) -> Callable[[KeyValues], Any]:
-        return lambda pair: part(pair[0][..., :size], pair[1][..., :size, :])
+        def call(cache: KeyValues) -> Any:
+            if layer is None:
+                return part(cache[0][..., :size], cache[1][..., :size, :])
+            # One slice, of the layer and of the size, so that nothing larger is ever copied.
+            shapes = (
+                (*cache[0].shape[1:-1], size),
+                (*cache[1].shape[1:-2], size, cache[1].shape[-1]),
+            )
+            return part(
+                *(
+                    lax.dynamic_slice(x, (layer, *[0] * len(shape)), (1, *shape))[0]
+                    for x, shape in zip(cache, shapes)
+                )
+            )
+
+        return call
 
     index = jnp.searchsorted(jnp.array(sizes), reach)
-    return lax.switch(index, [of_size(size) for size in sizes], (keys, values))
+    return lax.switch(index, [of_size(size) for size in sizes], cache)
 
 
 def project(linear: Any, x: jax.Array) -> jax.Array:

@@ -221,8 +221,8 @@ def sample(
         ]
 
     fewest = min(group, samples or group)
-    if settings.noise_per == "sample":
-        fewest = 1
+    if samples and (settings.noise_per == "sample" or not settings.image_noise):
+        fewest = 1  # jobs of one response; or a seat for every row, to leave its keys in
     maternal, stats = generate(
         policy.model,
         policy.params,

@@ -236,6 +236,14 @@ def start_rows(
     )
 
 
+_unstacked = jax.jit(unstacked)
+
+
+def prepare(params: Any) -> Any:
+    """The parameters as `decode` wants them, made once and not for every chunk."""
+    return _unstacked(params) if unrolled() else params
+
+
 def _decode(
     model: Qwen2_5_VL,
     params: Any,
@@ -251,7 +259,7 @@ def _decode(
 
     Args:
         model: the model.
-        params: its parameters.
+        params: its parameters, of `prepare`.
         pool: the prompts.
         decoding: the rows, which are consumed; S is at least every index + `steps`.
         temperature: f32[], see `sample`.
@@ -263,7 +271,6 @@ def _decode(
     Returns:
         The rows, and i32[] tokens made a row.
     """
-    layered = unstacked(params) if unrolled() else params
     count, seats = len(decoding.index), len(pool.length)
     numbers = jnp.arange(count)
     # A row that has ended must not stand where one of a later prompt stands.
@@ -287,7 +294,7 @@ def _decode(
             length=pool.length,
             reach=jnp.stack([longest, jnp.where(live, d.index, 0).max() + 1]),
         )
-        hidden, cache = model.apply({"params": layered}, rows, pool.keys, d.cache, method="decode")
+        hidden, cache = model.apply({"params": params}, rows, pool.keys, d.cache, method="decode")
         logits = product(head(params), hidden).astype(jnp.float32)
         token, logprob = sample(logits, d.keys, d.index, temperature, rules)
         place = jnp.where(live, d.index, d.tokens.shape[1])

@@ -32,6 +32,7 @@ class Device:
     ) -> None:
         self.stats = Stats()
         self._model, self._params, self._key = model, params, key
+        self._prepared = decode.prepare(params)
         self._deviation, self._shards, self._place = deviation, shards, place
 
     def make(self, **shape: int) -> None:
@@ -141,7 +142,7 @@ class Device:
         program = decode.decode_on_cpu if decode.unrolled() else decode.decode
         self._rows, steps = program(
             self._model,
-            self._params,
+            self._prepared,
             self._pool,
             self._rows,
             np.float32(temperature),

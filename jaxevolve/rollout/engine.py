@@ -86,23 +86,32 @@ def run(
     starts: list[deque[tuple[int, int]]] = [deque() for _ in range(shards)]  # waiting for a row
     stats = device.stats
 
+    def vacant(part: int) -> int | None:
+        return next((seat for seat in table.seats_of(part) if seated[seat] is None), None)
+
     def take(seat: int, job: Job) -> None:
         seated[seat], unfinished[seat] = job, len(job.members)
         starts[table.part(seat)].extend((seat, m) for m in range(len(job.members)))
 
     while True:
-        # 1. Prompts take free seats while their part has free rows that nobody waits for.
+        # 1. Prompts take free seats while there are free rows that nobody waits for, in the part
+        # with the most of them.
         arrivals = []
         free = [table.rows[0] // shards - len(waiting) for waiting in starts]
         for seat, _ in filter(None, held):
             free[table.part(seat)] -= 1
-        for seat in range(table.seats):
-            part = table.part(seat)
-            if queue and seated[seat] is None and free[part] > 0:
-                job = queue.popleft()
-                free[part] -= len(job.members)
-                take(seat, job)
-                arrivals.append((seat, job))
+        while queue:
+            part = max(
+                (p for p in range(shards) if vacant(p) is not None),
+                key=free.__getitem__,
+                default=None,
+            )
+            if part is None or free[part] <= 0:
+                break
+            job = queue.popleft()
+            arrivals.append((vacant(part), job))
+            free[part] -= len(job.members)
+            take(*arrivals[-1])
         device.read(arrivals)
 
         # 2. Responses that wait take free rows, of which there are no more than are needed.
@@ -147,10 +156,7 @@ def run(
             stats.tokens += n
             response = Response(tokens[r, :n].copy(), logprobs[r, :n].copy(), bool(stopped[r]))
             for following in finish(job, m, response):
-                to = None
-                if following.anchor is not None:
-                    own = table.seats_of(table.part(seat))
-                    to = next((s for s in own if seated[s] is None), None)
+                to = None if following.anchor is None else vacant(table.part(seat))
                 if to is None:
                     queue.append(following)
                 else:

@@ -166,7 +166,7 @@ def test_each_job_has_its_own_limit(policy, prompts):
         assert not response.stopped
         within = job.tag, member, slice(job.limit)
         np.testing.assert_array_equal(response.tokens, whole.tokens[within])
-        np.testing.assert_array_equal(response.logprobs, whole.logprobs[within])
+        np.testing.assert_allclose(response.logprobs, whole.logprobs[within], atol=2e-5)
         return []
 
     engine.run(

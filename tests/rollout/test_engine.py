@@ -204,7 +204,7 @@ def test_a_sample_does_not_depend_on_the_order_of_jobs_and_on_the_part_it_is_in(
     seats = Counter(seat for seat, _ in reads)
     assert seats.keys() <= set(range(8))
     assert seats.total() == P
-    assert min(seats.values()) > 1
+    assert max(seats.values()) > 1
     # A row is in the part of its prompt.
     started = [item for start in watched.starts for item in start.items()]
     assert len(started) == P * G
@@ -324,12 +324,13 @@ def cut_and_continue(params, *, reuse, jobs=20, rows=32, temperature=1.0, **sett
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
-    ("rows", "fewest", "shards", "chunk"), [(32, 1, 1, 5), (32, 1, 2, LIMIT), (8, 2, 1, LIMIT)]
+    ("rows", "fewest", "shards", "chunk"), [(32, 1, 1, 5), (32, 1, 2, LIMIT), (64, 4, 1, LIMIT)]
 )
 def test_a_response_that_takes_over_its_parents_keys_is_the_one_that_reads_them_again(
     params, temperature, rows, fewest, shards, chunk
 ):
-    settings = {"temperature": temperature, "rows": rows, "fewest": fewest}
+    jobs = rows // 4
+    settings = {"jobs": jobs, "temperature": temperature, "rows": rows, "fewest": fewest}
     settings |= {"shards": shards, "chunk": chunk}
     read, cost = cut_and_continue(params, reuse=False, **settings)
     taken, saved = cut_and_continue(params, reuse=True, **settings)
@@ -339,11 +340,12 @@ def test_a_response_that_takes_over_its_parents_keys_is_the_one_that_reads_them_
         np.testing.assert_allclose(response.logprobs, read[name].logprobs, atol=2e-5)
     assert cost.reused_tokens == 0
     assert saved.read_tokens + saved.reused_tokens == cost.read_tokens
-    if rows == 32:  # seats enough: no anchor was read
-        assert saved.read_tokens == PROMPTS.length[:20].sum()
+    prompts = PROMPTS.length[:jobs].sum()
+    if fewest == 1:  # seats enough: no anchor was read
+        assert saved.read_tokens == prompts
     else:
         assert saved.reused_tokens > 0
-        assert PROMPTS.length[:20].sum() < saved.read_tokens
+        assert saved.read_tokens > prompts
 
 
 def test_scanned_layers_sample_what_unrolled_ones_do(params, whole, monkeypatch):
@@ -366,9 +368,14 @@ def test_rows_become_fewer_when_nothing_waits_and_samples_stay_as_they_are(param
     for (p, g), response in ended.items():
         assert_whole(response, whole, p, g)
     assert len(ended) == rows
-    # Ideal but for what three looks apart and half of the rows idle may cost.
-    assert stats.row_steps < 0.75 * rows * whole.lengths.max()
-    assert stats.row_steps < 1.7 * stats.tokens
+    ideal = sum(
+        next(size for size in (16, 32, 64) if size >= (whole.lengths > step).sum())
+        for step in range(whole.lengths.max())
+    )
+    assert ideal < 0.9 * rows * whole.lengths.max()
+    if shards == 1:
+        assert stats.row_steps == ideal
+    assert stats.row_steps <= ideal + 3 * 32 * 2  # looks are three steps apart
 
 
 def test_jobs_of_one_member_keep_all_rows_busy(params, whole):

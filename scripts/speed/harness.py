@@ -110,6 +110,7 @@ class Comparison:
         sides: name -> (kind of `Child`, its arguments).
         rows: of the table.
         gate: children -> figures of agreement; raises where the sides do not do the same.
+        prepare: called with the children before anything else.
         gate_first: whether the gate has to see the sides before they have run, as what is timed
             changes parameters.
         once: whether the first run of each side is what is asked for, and nothing else.
@@ -118,6 +119,7 @@ class Comparison:
     sides: dict[str, tuple[str, dict[str, Any]]]
     rows: Sequence[Row]
     gate: Callable[[dict[str, Child]], dict[str, Any]]
+    prepare: Callable[[dict[str, Child]], object] = lambda children: None
     gate_first: bool = False
     once: bool = False
 
@@ -200,6 +202,7 @@ def compare(comparison: Comparison, pairs: int, core: int, say: Callable[[str], 
     try:
         for side, (kind, arguments) in comparison.sides.items():
             children[side] = Child(kind, core, **arguments)
+        comparison.prepare(children)
         if comparison.once:
             answers = {side: child.call("run", seed=0) for side, child in children.items()}
             measured = Measured([answers])

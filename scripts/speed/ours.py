@@ -203,7 +203,11 @@ class Update:
             None,
             layout=make_layout(lengths, work.NEW, packed) if self.shared else None,
         )
-        self.state, *self.functions = self._start(self.optimizer)
+        self.state, where = start(self.params, self.optimizer, self.devices)
+        micro, model = self.config.grpo.micro_batch, self.policy.model
+        self.functions = make_functions(
+            model, self.optimizer, self.devices, micro, self.config, where
+        )
 
     def run(self, seed: int) -> dict[str, Any]:
         """What is timed."""
@@ -211,15 +215,13 @@ class Update:
         return {"loss": float(metrics["loss"]), "grad_norm": float(metrics["grad_norm"])}
 
     def gate(self, out: str) -> dict[str, Any]:
-        """Loss and gradients at the first parameters, the gradients as a step of SGD on disk."""
-        state, metrics = self._update(*self._start(optax.sgd(work.SGD)))
-        save_params(state.params, self.policy.model.config, Path(out), 5_000_000_000)
+        """Loss and norm at the first parameters; on disk Adam's first moments, of the gradients."""
+        state, _ = start(self.params, self.optimizer, self.devices)
+        state, metrics = self._update(state, *self.functions)
+        is_adam = lambda x: isinstance(x, optax.ScaleByAdamState)
+        (adam,) = filter(is_adam, jax.tree.leaves(state.opt_state, is_leaf=is_adam))
+        save_params(adam.mu, self.policy.model.config, Path(out), 5_000_000_000)
         return {"loss": float(metrics["loss"]), "grad_norm": float(metrics["grad_norm"])}
-
-    def _start(self, optimizer: Any) -> Any:
-        state, where = start(self.params, optimizer, self.devices)
-        micro, model = self.config.grpo.micro_batch, self.policy.model
-        return state, *make_functions(model, optimizer, self.devices, micro, self.config, where)
 
     def _update(self, state: TrainState, score: Any, update: Any) -> Any:
         _, place = mesh.placement(self.params)
@@ -404,7 +406,8 @@ class Ragged:
                 chunk=work.CHUNK,
             )
             tokens, row_steps = tokens + stats.tokens, row_steps + stats.row_steps
-        return {"tokens": tokens, "row_steps": row_steps, "used": tokens / self.most}
+        assert 0.3 < tokens / self.most < 0.5, tokens / self.most
+        return {"tokens": tokens, "row_steps": row_steps}
 
 
 class Logprobs:

@@ -173,19 +173,20 @@ class Update:
         return {"loss": loss, "grad_norm": self.learner.step()}
 
     def gate(self, given: str) -> dict[str, Any]:
-        """Loss, norm and gradients at the first parameters against those of the other side."""
+        """Loss, norm and first moments at the first parameters against those of the other side."""
+        policy = self.learner.policy
+        policy.load_state_dict(self.learner.reference.state_dict())
         loss = self.learner.gradients(self.inputs, *self.batch)
-        moved = load_file(next(Path(given).glob("*.safetensors")))
-        worst, squares = 0.0, 0.0
-        for name, parameter in self.learner.policy.named_parameters():
-            gradient = parameter.grad
-            squares += float(gradient.double().square().sum())
-            theirs = (parameter.detach() - moved[on_disk(name, moved)]) / work.SGD
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), work.CLIP_NORM)
+        moments = load_file(next(Path(given).glob("*.safetensors")))
+        worst = 0.0
+        for name, parameter in policy.named_parameters():
+            wanted = (1 - work.BETAS[0]) * parameter.grad
             # Keys of attention are blind to their bias: its gradient is zero but for rounding.
             if not name.endswith("k_proj.bias"):
-                gap = (theirs - gradient).abs().max() / gradient.abs().max()
+                gap = (moments[on_disk(name, moments)] - wanted).abs().max() / wanted.abs().max()
                 worst = max(worst, float(gap))
-        return {"loss": loss, "grad_norm": squares**0.5, "gradient_gap": worst}
+        return {"loss": loss, "grad_norm": float(norm), "gradient_gap": worst}
 
 
 def on_disk(name: str, found: dict[str, Any]) -> str:

@@ -36,7 +36,6 @@ NOISE = 0.1  # standard deviation in the image of an anchor, of pixels in [0, 1]
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 CHUNK = 16  # tokens between two looks at which responses have ended, where lengths differ
 STOP_SHARE = 0.016  # of the vocabulary that ends a response, where lengths are to differ
-SGD = 1e3  # learning rate of the step that shows gradients
 # Of the GRPO update on all sides; the defaults of configs/common.py.
 CLIP, DUAL_CLIP, KL = 0.2, 3.0, 0.01
 LR, WEIGHT_DECAY, BETAS, CLIP_NORM = 1e-4, 0.01, (0.9, 0.999), 1.0

@@ -235,17 +235,16 @@ def make_update(
         grad = jax.value_and_grad(piece_loss, has_aux=True)
 
         def accumulate(total: Any, piece: Any) -> tuple[Any, None]:
-            return jax.tree.map(
-                lambda t, x: t + x.astype(t.dtype), total, grad(trained, piece)
-            ), None
+            more = grad(trained, piece)
+            return jax.tree.map(lambda t, x: t + x.astype(t.dtype), total, more), None
 
-        pieces = split((batch, weights), micro_batches)
-        one = jax.tree.map(lambda x: x[0], pieces)
+        whole = (batch, weights)
         if micro_batches == 1:
-            (value, metrics), grads = grad(trained, one)
+            (value, metrics), grads = grad(trained, whole)
             grads = cast(grads, "float32")
         else:
-            shapes = jax.eval_shape(grad, trained, one)
+            pieces = split(whole, micro_batches)
+            shapes = jax.eval_shape(grad, trained, jax.tree.map(lambda x: x[0], pieces))
             zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
             ((value, metrics), grads), _ = lax.scan(accumulate, zeros, pieces)
 

@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 
 from jaxevolve.moments import block_size, decode, encode, round_bfloat16, scale_by_adam
+from jaxevolve.runtime import checkpoint
 from jaxevolve.runtime import mesh as meshes
 
 KEY = jax.random.key(0)
@@ -99,11 +100,13 @@ def test_training_is_as_good_as_with_exact_moments(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_goes_on_from_its_state_as_if_it_had_not_stopped(kind):
+def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(kind, tmp_path):
     whole = regression(adam(kind), 20)
-    _, state, params = regression(adam(kind), 10)
-    state, params = jax.tree.map(jnp.asarray, jax.tree.map(np.asarray, (state, params)))
-    again = regression(adam(kind), 10, state, params)
+    half = regression(adam(kind), 10)[1:]
+    checkpoint.save(tmp_path, 10, half, {})
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    wanted = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), half)
+    again = regression(adam(kind), 10, *checkpoint.restore(tmp_path, wanted).state)
     jax.tree.map(np.testing.assert_array_equal, again[1:], whole[1:])
 
 

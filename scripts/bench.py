@@ -42,6 +42,8 @@ def main(values: flags.FlagValues) -> None:
             (size, image): str(Path(scratch) / f"{size}{'' if image else '-text'}")
             for size, image in ((values.size, True), (values.size, False), ("M", True))
         }
+        if values.document and not values.out:
+            raise UserError("--document shows all rows of a file; give --out as well")
         chosen = comparisons.choose(comparisons.Models(folders, scratch), values.size)
         known = {row.name.split("/")[0] for c in chosen.values() for row in c.rows}
         if unknown := set(values.only) - known:
@@ -55,15 +57,22 @@ def main(values: flags.FlagValues) -> None:
         for (size, image), folder in folders.items():
             maker.call("make", out=folder, size=size, image=image)
         maker.close()
-        rows, begun = [], time.perf_counter()
+        rows, failed, begun = [], [], time.perf_counter()
         for name, comparison in wanted.items():
             say = lambda text, name=name: print(f"{name}: {text}", file=sys.stderr, flush=True)
-            measured = harness.compare(comparison, values.pairs, core, say)
+            try:
+                measured = harness.compare(comparison, values.pairs, core, say)
+            except RuntimeError as error:
+                say(str(error))
+                failed.append(name)
+                continue
             rows += [harness.result(row, measured) for row in comparison.rows]
             say(f"{time.perf_counter() - begun:.0f} s since the start")
             if values.out:
                 table.keep(Path(values.out), rows)
     print(table.markdown(rows))
+    if failed:
+        raise UserError(f"no rows of {'; '.join(failed)}: see above why")
     if values.document:
         table.insert(Path(values.document), json.loads(Path(values.out).read_text("utf-8")))
 

@@ -66,7 +66,7 @@ class Child:
         self.process.stdin.write(json.dumps({"call": method, "with": arguments}) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
-        answer = json.loads(line) if line else {"error": "the process has ended"}
+        answer = json.loads(line) if line else {"error": "the process has ended; was memory short?"}
         if "error" in answer:
             raise RuntimeError(f"{self.kind}.{method} failed:\n{answer['error']}")
         return answer

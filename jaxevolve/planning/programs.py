@@ -159,9 +159,10 @@ class Programs:
         # Which ids they are changes no size.
         rules = Sampling(settings.top_p, settings.top_k, stop_ids=(0,), banned_ids=(1,))
         program = decode.decode_on_cpu if decode.unrolled() else decode.decode
+        prepared = _place(self._sampling, jax.eval_shape(decode.prepare, self.sampler))
         return program.lower(
             self._sampler,
-            self.sampler,
+            prepared,
             self.pool,
             self.decoding,
             scalar(jnp.float32),

@@ -58,7 +58,7 @@ class Models:
 
 def maternal(models: Models, size: str) -> Comparison:
     """Maternal responses: 6 prompts x 8."""
-    new = work.NEW // 4 if size == "M" else work.NEW
+    new = work.NEW // 2 if size == "M" else work.NEW
     common = models.common(size) | {"image": True, "n": work.GROUP, "new": new}
     done = f"{size}, image, {work.PROMPTS} x {work.GROUP} responses, {work.PROMPT} + {new} tokens"
     variant = "/M" if size == "M" else ""
@@ -262,11 +262,11 @@ def grpo_step_tunix(models: Models, size: str) -> Comparison:
 
 
 def csrs_step(models: Models, size: str) -> Comparison:
-    """A whole CSRS step of 3 prompts, and what it adds to one of majority voting."""
-    common = models.common(size) | {"prompts": 3}
-    own = common | {"image": True, "rows": 128, "chunk": work.NEW}
+    """A whole CSRS step, and what it adds to one of majority voting."""
+    common = models.common(size)
+    own = common | {"image": True, "rows": 48, "chunk": work.NEW}
     done = (
-        f"{size}, image, {common['prompts']} prompts x (8 responses + 40 re-inferences), "
+        f"{size}, image, {work.PROMPTS} prompts x (8 responses + 40 re-inferences), "
         f"{work.PROMPT} + {work.NEW}, update on 8"
     )
     return Comparison(

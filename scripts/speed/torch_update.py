@@ -110,14 +110,14 @@ class Learner:
 class Step:
     """A whole CSRS step, written on `generate` with its best use of the cache."""
 
-    def __init__(self, folder: str, size: str, prompts: int, micro: int) -> None:
+    def __init__(self, folder: str, size: str, micro: int) -> None:
         self.learner = Learner(folder, micro, "sdpa")
         self.tokenizer = work.tokenizer(folder)
-        self.prompts = prompts
-        self.inputs = inputs(folder, work.questions(prompts, work.SIZES[size].vocabulary, True))
+        questions = work.questions(work.PROMPTS, work.SIZES[size].vocabulary, True)
+        self.inputs = inputs(folder, questions)
 
     def run(self, seed: int) -> dict[str, Any]:
-        """What is timed: 8 responses a prompt, 5 re-inferences of each, rewards, an update."""
+        """What is timed: 6 x 8 responses, 5 re-inferences of each, rewards, an update."""
         torch.manual_seed(seed)
         model, repeated = self.learner.policy, repeat(self.inputs, work.GROUP)
         with torch.no_grad():
@@ -130,10 +130,10 @@ class Step:
         group, samples = work.GROUP, work.GROUP * work.SAMPLES
         texts = [
             own[p * group : (p + 1) * group] + more[p * samples : (p + 1) * samples]
-            for p in range(self.prompts)
+            for p in range(work.PROMPTS)
         ]
-        classes = grade(texts, [None] * self.prompts).classes
-        reclasses = classes[:, group:].reshape(self.prompts, group, -1)
+        classes = grade(texts, [None] * work.PROMPTS).classes
+        reclasses = classes[:, group:].reshape(work.PROMPTS, group, -1)
         rewards = np.asarray(softened_frequency(classes[:, :group], reclasses, 0.2, 5.0, 1e-6))
         advantages = torch.tensor(rewards - rewards.mean(1, keepdims=True)).flatten()
         lengths = torch.full((len(tokens),), work.NEW)

@@ -134,7 +134,7 @@ def sizes(config: ConfigDict, vision: VisionConfig | None, shards: int) -> Sizes
         anchor = forked_size(prompt, whole, response)
     group = config.rollout.n
     fewest = 1 if settings.noise_per == "sample" else min(group, settings.m or group)
-    table = engine.sizes(config.rollout.rows, fewest, shards, None)
+    table = engine.sizes(config.rollout.rows, max(group, settings.m, WIDTH), fewest, shards, None)
     return Sizes(
         prompt=prompt,
         anchor=anchor,

@@ -72,7 +72,7 @@ def run(
         return Stats()
     longest = max(job.prompt.tokens.shape[1] for job in queue)
     most = max(job.limit for job in queue)
-    table = sizes(rows, fewest, shards, len(queue) if alone else None)
+    table = sizes(rows, width, fewest, shards, len(queue) if alone else None)
     device = Device(model, params, key, deviation, shards, place)
     device.make(
         prompts=table.seats,
@@ -135,7 +135,7 @@ def run(
         # otherwise when a smaller size will do.
         least = 0
         if queue or any(starts):
-            least = len(busy) - max(size // 8, 1)
+            least = len(busy) - max(size // 16, 1)
         elif shards == 1 and len(busy) > 1:
             least = max((s for s in table.rows if s < len(busy)), default=0)
         begun = perf_counter()
@@ -195,19 +195,22 @@ class Sizes:
         return min((size for size in self.rows if size >= needed), default=self.rows[0])
 
 
-def sizes(rows: int, fewest: int, shards: int, jobs: int | None) -> Sizes:
+def sizes(rows: int, width: int, fewest: int, shards: int, jobs: int | None) -> Sizes:
     """The table of sizes of a call: a function of few numbers, so that calls share programs.
 
     Args:
         rows: most responses decoded together.
+        width: most members of any job.
         fewest: fewest members of any job.
         shards: parts that rows and seats are split into.
         jobs: how many there are, or None where that is not known.
     """
     each = -(-rows // shards)
     halves = [each // n for n in (2, 4) if each % n == 0 and each // n >= FEWEST_ROWS]
-    # Twice what the rows can fill, as a prompt keeps its seat until its last response has ended.
-    seats = min(-(-2 * each // fewest), each)
+    # Three times what the rows can fill, as a prompt keeps its seat until its last response ends.
+    seats = min(-(-3 * each // fewest), each)
+    if fewest == 1 < width:  # every row may leave its keys in a seat before any prompt has left
+        seats += -(-each // width)
     if jobs is not None:
         seats = min(seats, 1 << (-(-jobs // shards) - 1).bit_length())
     return Sizes(tuple(n * shards for n in (each, *halves)), seats * shards, shards)

@@ -146,7 +146,8 @@ def test_prefill_and_decode_equal_plain_attention_whatever_row_holds_what(settin
             prefix=jnp.asarray(of_prompt),
             number=jnp.asarray(member),
             cells=jnp.asarray(cells),
-            mask=jnp.arange(T) < prompts.length[:, None] - 1,
+            length=jnp.asarray(LENGTHS - 1),
+            reach=jnp.array([max(LENGTHS) - 1, index.max() + 1]),
         )
         out, cache = model.apply({"params": params}, state, prefix, cache, method="decode")
         logits = np.asarray((head(params) @ out).T)

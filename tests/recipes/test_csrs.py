@@ -235,7 +235,8 @@ def test_labels_are_watched_and_never_used(policy, rows, collected, answers):
     labels = LABELED if answers[0] else set()
     assert other.metrics.keys() == ALWAYS | labels
     for name in ALWAYS:
-        assert other.metrics[name] == collected.metrics[name]
+        if not name.endswith("tokens_per_second"):
+            assert other.metrics[name] == collected.metrics[name]
 
 
 def sample(policy, rows, **changes):
@@ -284,7 +285,8 @@ def test_who_shares_a_draw_of_noise(policy, rows, images_read, noise_per, draws)
 
 
 def test_without_noise_every_image_is_read_as_it_is(policy, rows, images_read):
-    sample(policy, rows, **{"retrace.image_noise": 0.0})
+    # Rows, and so seats, enough for all.
+    sample(policy, rows, **{"retrace.image_noise": 0.0, "rollout.rows": 32})
     prompts = policy.prompts(rows)
     as_they_are = zip(prompts.ids.tolist(), [None] * COUNT, map(bytes, prompts.pixels))
     assert set(images_read) == set(as_they_are)

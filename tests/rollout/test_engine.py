@@ -387,12 +387,13 @@ def test_jobs_of_one_member_keep_all_rows_busy(params, whole):
 
 @given(
     st.integers(1, 512),
-    st.integers(1, 8),
+    st.lists(st.integers(1, 8), min_size=2, max_size=2).map(sorted),
     st.sampled_from([1, 2, 4]),
     st.one_of(st.none(), st.integers(1, 300)),
 )
-def test_rows_and_seats_are_few_sizes_that_every_part_shares_alike(rows, fewest, shards, jobs):
-    table = engine.sizes(rows, fewest, shards, jobs)
+def test_rows_and_seats_are_few_sizes_that_every_part_shares_alike(rows, members, shards, jobs):
+    fewest, most = members
+    table = engine.sizes(rows, most, fewest, shards, jobs)
     assert table.rows[0] - shards < rows <= table.rows[0]
     assert len(table.rows) <= 3
     assert all(size % shards == 0 for size in (*table.rows, table.seats))

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from jaxevolve.planning.chips import GIB, Topology
 from jaxevolve.planning.shapes import sizes
-from jaxevolve.planning.work import FULL, HALF, Counts
+from jaxevolve.planning.work import FULL, HALF, MOMENTS, Counts
 from jaxevolve.runtime.errors import UserError
 from jaxevolve.runtime.mesh import prompts_per_device
 
@@ -38,7 +38,7 @@ def estimate(
     layers, width = shape.num_hidden_layers, shape.hidden_size
     tuned = bool(config.lora.rank)
     own = counts.all / (fsdp * tensor)
-    state = 0 if tuned else 3 * FULL * own
+    state = 0 if tuned else (FULL + MOMENTS[config.optimizer.moments]) * own
     whole = HALF * counts.all / sampled
     reference = HALF * own if config.grpo.kl or tuned else 0
     # With adapters the reference is what is computed with.
@@ -214,6 +214,10 @@ def _changes(config: ConfigDict, counts: Counts, topology: Topology) -> Iterator
         yield "grpo.micro_batch", 1
     if config.grpo.remat != "layer":
         yield "grpo.remat", "layer"
+    if not config.lora.rank:
+        for moments in MOMENTS:
+            if MOMENTS[moments] < MOMENTS[config.optimizer.moments]:
+                yield "optimizer.moments", moments
     for tensor in _divisors(topology.size // topology.processes):
         if tensor > config.rollout.tensor and counts.shape.num_key_value_heads % tensor == 0:
             yield "rollout.tensor", tensor

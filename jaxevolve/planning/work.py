@@ -20,6 +20,8 @@ from jaxevolve.rollout.device import READ_AT_ONCE
 from jaxevolve.runtime.buckets import bucket
 
 HALF, FULL = 2, 4  # bytes of bfloat16 and float32
+# Bytes of both of Adam's moments of a weight, as optimizer.moments stores them.
+MOMENTS = {"float32": 8.0, "bfloat16": 4.0, "int8": 2.3}
 
 
 @dataclass(frozen=True)
@@ -205,9 +207,10 @@ def step(
         turns * (pieces * gather + sums(tokens, tensor)),
     )
     again = 1 if config.grpo.remat == "layer" else 0
-    # Of a float32 weight: read with its moments and its gradient, and written with its moments.
-    trained = 0 if config.lora.rank else counts.all
-    optimizer = config.grpo.minibatches * 7 * FULL * trained * data
+    # A float32 weight is read with its moments and its gradient, and written with its moments.
+    trained = 0 if config.lora.rank else counts.all * data
+    each = 3 * FULL + 2 * MOMENTS[config.optimizer.moments]
+    optimizer = config.grpo.minibatches * each * trained
     scattered, summed = (0, 0) if config.lora.rank else ((fsdp - 1) * data, 2 * (data - 1))
     made["update"] = Work(
         (3 + again) * forward + 4 * head,

@@ -116,7 +116,7 @@ def test_the_largest_shapes_of_the_papers_setting():
         "response": 1536,
         "group": 8,
         "rows": 512,
-        "seats": 8 * 26,  # 64 rows a device, twice what fill them five by five
+        "seats": 8 * 39,  # 64 rows a device, three times what fill them five by five
         "read": 16,
         "width": 8,
     }

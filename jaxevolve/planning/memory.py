@@ -11,7 +11,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxevolve.planning.chips import GIB, Topology
+from jaxevolve.planning.chips import Topology
 from jaxevolve.planning.shapes import sizes
 from jaxevolve.planning.work import FULL, HALF, MOMENTS, Counts
 from jaxevolve.runtime.errors import UserError
@@ -159,7 +159,7 @@ def advice(
     for key, value in _changes(config, counts, topology):
         after = estimate(_changed(config, key, value), counts, topology, mesh)
         saved = {part: before[part] - after[part] for part in over}
-        if saved[worst] > 0.01 * GIB:
+        if saved[worst] > 0.01 * over[worst]:
             enough = all(saved[part] >= need for part, need in over.items())
             found.append((_flag(key, value), saved[worst], enough))
     return sorted(found, key=lambda each: -each[1])

@@ -283,7 +283,7 @@ def test_every_curve_that_has_values_is_drawn(tmp_path):
     run = make_run(tmp_path / "run")
     page = read(run)
     figures = [a["aria-label"] for a in page.all("svg") if a.get("role") == "img"]
-    assert len(figures) == 20
+    assert len(figures) == 22
     (entropy,) = [label for label in figures if label.startswith("Entropy")]
     first, *_, last = (json.loads(s) for s in (run / "metrics.jsonl").read_text().splitlines())
     for row in (first, last):
@@ -307,7 +307,7 @@ def test_missing_and_null_values_leave_their_curve_out(tmp_path, missing):
         page = read(run)
         found.append([a["aria-label"] for a in page.all("svg") if a.get("role") == "img"])
     assert found[0] == found[1]
-    assert 0 < len(found[0]) < 20
+    assert 0 < len(found[0]) < 22
 
 
 def test_a_gap_breaks_the_line_and_hides_no_neighbor(tmp_path):

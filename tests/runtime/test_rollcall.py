@@ -27,7 +27,7 @@ def port():
     return free_port()
 
 
-def call_all(port, calls, timeout=3.0):
+def call_all(port, calls, timeout=20.0):
     """What each (process_id, processes, delay) is told: None, or the error."""
     told = {}
 
@@ -43,7 +43,7 @@ def call_all(port, calls, timeout=3.0):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(30)
     return [told[i] for i in range(len(calls))]
 
 
@@ -87,7 +87,7 @@ def test_strangers_are_ignored_and_the_place_of_one_that_was_killed_is_free(port
         with connect(port) as other:
             other.sendall(words)
     assert call_all(port, [(1, 2, 0)]) == [None]
-    waiting.join(10)
+    waiting.join(30)
     assert not waiting.is_alive()
 
 

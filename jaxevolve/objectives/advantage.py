@@ -6,6 +6,7 @@ text stay apart, and no group can be mixed with another.
 
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
@@ -59,3 +60,32 @@ def group_advantage(
         squares = jnp.square(centered).sum(-1, keepdims=True)
         centered = centered / (jnp.sqrt(squares / jnp.maximum(count - 1, 1)) + 1e-6)
     return jnp.where(uninformative_groups(rewards, valid)[..., None], 0, centered)
+
+
+def log_group_distribution(
+    rewards: ArrayLike, alpha: float, *, centered: bool = True, valid: ArrayLike | None = None
+) -> Array:
+    """The group as a distribution q ~ exp(alpha r), and log q as advantage (arXiv 2603.21289).
+
+    Taken literally, log q is negative for every response of the group, and all are pushed down. The
+    released code subtracts the group's mean afterwards; then what is left is exactly
+    alpha (r - mean r), the normalizer being one number a group.
+
+    Args:
+        rewards: f32[P, G].
+        alpha: inverse temperature.
+        centered: subtract the mean of log q over the group.
+        valid: bool[P, G]; an excluded sample is not of the group and gets 0. All count when None.
+
+    Returns:
+        f32[P, G].
+    """
+    rewards = jnp.asarray(rewards, jnp.float32)
+    valid = jnp.ones(rewards.shape, bool) if valid is None else jnp.asarray(valid, bool)
+    energy = jnp.where(valid, alpha * rewards, -jnp.inf)
+    normalizer = jax.nn.logsumexp(energy, axis=-1, keepdims=True, where=valid)
+    log_q = jnp.where(valid, energy - normalizer, 0)
+    if not centered:
+        return log_q
+    mean = log_q.sum(-1, keepdims=True) / jnp.maximum(valid.sum(-1, keepdims=True), 1)
+    return jnp.where(valid, log_q - mean, 0)

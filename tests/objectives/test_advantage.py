@@ -8,7 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from jaxevolve.objectives import group_advantage, uninformative_groups
+from jaxevolve.objectives import (
+    group_advantage,
+    log_group_distribution,
+    uninformative_groups,
+)
 
 REWARDS = hnp.arrays(
     np.float32, st.sampled_from([(1, 1), (3, 2), (2, 8)]), elements=st.floats(0, 1, width=16)
@@ -89,3 +93,30 @@ def test_works_under_jit_and_refuses_unknown_names():
     np.testing.assert_allclose(jax.jit(group_advantage)(rewards), [[0.5, -0.5]])
     with pytest.raises(ValueError, match="median"):
         group_advantage(rewards, "median")
+
+
+@given(REWARDS, st.sampled_from([0.5, 1.0, 4.0]))
+@settings(max_examples=30, deadline=None)
+def test_a_centered_log_distribution_is_the_scaled_distance_to_the_mean(rewards, alpha):
+    got = log_group_distribution(rewards, alpha)
+    expected = alpha * (rewards - rewards.mean(-1, keepdims=True, dtype=np.float64))
+    np.testing.assert_allclose(got, expected, atol=2e-6)
+
+
+def test_a_literal_log_distribution_sums_to_one_and_pushes_everybody_down():
+    rewards = np.array([[0.0, 0.25, 1.0], [0.5, 0.5, 0.5]], np.float32)
+    got = np.asarray(log_group_distribution(rewards, 1.0, centered=False))
+    weights = np.exp(np.float64([0.0, 0.25, 1.0]))
+    np.testing.assert_allclose(got[0], np.log(weights / weights.sum()), rtol=1e-6)
+    np.testing.assert_allclose(got[1], -np.log(3), rtol=1e-6)
+    assert (got < 0).all()
+
+
+def test_an_excluded_sample_is_not_of_the_group():
+    rewards, valid = np.array([[0.0, 9.0, 1.0]]), np.array([[True, False, True]])
+    for centered in (True, False):
+        whole = log_group_distribution(rewards, 2.0, centered=centered, valid=valid)
+        alone = log_group_distribution(rewards[:, ::2], 2.0, centered=centered)
+        np.testing.assert_allclose(np.asarray(whole)[0, ::2], np.asarray(alone)[0], rtol=1e-6)
+        assert whole[0, 1] == 0
+    assert (np.asarray(log_group_distribution(rewards, 2.0, valid=valid & False)) == 0).all()

@@ -5,7 +5,6 @@ setting would save; the parts that are no arrays of the program's own are measur
 7B update and rounded up.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -96,15 +95,12 @@ class _Sizes:
 
 
 def candidates(config: ConfigDict, counts: Counts, topology: Topology) -> list[Mesh]:
-    """Meshes that the batch and the heads can be split over, `mesh` alone where it is set.
+    """Meshes that the batch and the heads can be split over.
 
     Raises:
         UserError: there is none; the reason is that of the last.
     """
     size, groups = topology.size, topology.groups
-    if config.mesh is not None:
-        known = math.prod(part for part in config.mesh if part != -1)
-        return [tuple(size // known if part == -1 else part for part in config.mesh)]
     found, reason = [], None
     for tensor in _divisors(size // topology.processes):
         if counts.shape.num_key_value_heads % tensor:

@@ -60,13 +60,18 @@ class Plan:
 
     @cached_property
     def ranked(self) -> list[Candidate]:
-        """Candidate meshes, the best first: of those that fit, the fastest.
+        """Candidate meshes, or the one that is asked for; the best first, the fastest that fits.
 
         Where the chips' limits make a difference below some two in a hundred, it is the fastest if
         nothing overlapped; and where that does not tell either, the one that needs least memory.
         """
+        if self.config.mesh is None:
+            meshes = memory.candidates(self.config, self.counts, self.topology)
+        else:
+            asked = make_mesh(self.config.mesh, self.topology.devices())
+            meshes = [tuple(asked.shape.values())]
         found = []
-        for mesh in memory.candidates(self.config, self.counts, self.topology):
+        for mesh in meshes:
             need = memory.estimate(self.config, self.counts, self.topology, mesh)
             found.append(Candidate(mesh, self.limits(self.config, mesh), need))
         room = self.topology.chip.memory

@@ -3,8 +3,8 @@
 A chart is one <figure>: a title, a legend that doubles as a read-out, the drawing, a note. Every
 step has an invisible column whose <title> holds the values, so hovering tells them without script;
 with it (assets/report/page.js) the legend follows the pointer, a finger or the arrow keys. Colors
-are style-sheet variables; lines differ by their dashes too and layers by their lightness, so both
-survive a black-and-white printer.
+are style-sheet variables; lines differ by their dashes and markers too and layers by their
+lightness, so both survive a black-and-white printer.
 """
 
 import math
@@ -17,6 +17,7 @@ from markupsafe import Markup
 WIDTH, HEIGHT = 300, 184
 LEFT, RIGHT, TOP, BOTTOM = 44, 296, 8, 156
 FEW = 25  # points on a line that get a marker each
+LINES = 8  # lines of a chart that the style sheet and the markers can tell apart
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -102,7 +103,7 @@ def line_chart(
 
     Args:
         title: of the figure.
-        lines: at most six; lines without any value are left out.
+        lines: at most `LINES`; lines without any value are left out.
         form: writes a value.
         limits: of the vertical axis; by default they follow from the values.
         note: one sentence under the drawing: what is this, and what should one look for?
@@ -282,20 +283,37 @@ def _line(line: Line, across: _Axis, up: _Axis, style: int) -> str:
     few = len(line.points) <= FEW
     dots = [p for points in strokes for p in points if few or len(points) == 1]
     for dot in dots:
-        x, y = dot.split(",")
-        drawn.append(f'<circle class="dot s{style}" cx="{x}" cy="{y}" r="3"/>')
+        drawn.append(_marker(style, *map(float, dot.split(","))))
     return "".join(drawn)
 
 
+def _marker(style: int, x: float, y: float) -> str:
+    """A point of a line: circle, square, triangle or diamond; later styles have them hollow."""
+    kind = f"dot s{style}" + (" hollow" if style > 4 else "")
+    at = f"M{x:.1f},{y:.1f}"
+    if style in (0, 5):
+        return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
+    path = {
+        1: "m-2.8,-2.8 h5.6 v5.6 h-5.6 z",
+        2: "m0,-3.8 l3.6,6.2 h-7.2 z",
+        3: "m0,-4 l4,4 l-4,4 l-4,-4 z",
+        4: "m0,3.8 l3.6,-6.2 h-7.2 z",
+        6: "m-2.8,-2.8 h5.6 v5.6 h-5.6 z",
+        7: "m0,-3.8 l3.6,6.2 h-7.2 z",
+    }[style]
+    return f'<path class="{kind}" d="{at} {path}"/>'
+
+
 def _band(line: Line, across: _Axis, up: _Axis, style: int) -> str:
-    """The area of a line's value plus and minus its spread."""
+    """The area of a line's value plus and minus its spread, as far as the axis goes."""
     known = [
         (x, y, s) for x, y, s in zip(line.x, line.y, line.spread) if None not in (y, s) and s >= 0
     ]
     if len(known) < 2:
         return ""
-    above = [f"{across(x):.1f},{up(y + s):.1f}" for x, y, s in known]
-    below = [f"{across(x):.1f},{up(y - s):.1f}" for x, y, s in reversed(known)]
+    inside = lambda y: up(min(max(y, up.low), up.high))
+    above = [f"{across(x):.1f},{inside(y + s):.1f}" for x, y, s in known]
+    below = [f"{across(x):.1f},{inside(y - s):.1f}" for x, y, s in reversed(known)]
     return f'<polygon class="band s{style}" points="{" ".join(above + below)}"/>'
 
 
@@ -354,6 +372,8 @@ def _swatch(style: str) -> Markup:
     }.get(kind)
     if inside is None:
         return Markup("")
+    if kind == "line":
+        inside += _marker(int(style.rpartition(" s")[2]), 13, 6)
     width = 26 if kind == "line" else 16
     return Markup(
         f'<svg class="swatch" width="{width}" height="12" viewBox="0 0 {width} 12" '

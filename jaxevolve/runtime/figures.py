@@ -201,13 +201,15 @@ def sections(
     ]
 
 
-def thin(rows: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Averages consecutive steps where there are more than `COLUMNS`.
+def thin(
+    rows: Sequence[Mapping[str, Any]], columns: int = COLUMNS
+) -> tuple[list[dict[str, Any]], int]:
+    """Averages consecutive steps where there are more than `columns`.
 
     Returns:
         The rows, each under its last step, and how many steps one of them stands for.
     """
-    every = math.ceil(len(rows) / COLUMNS)
+    every = math.ceil(len(rows) / columns)
     thinned = []
     for first in range(0, len(rows), every):
         part = rows[first : first + every]

@@ -46,28 +46,40 @@ class Run:
 
 def render(run: Run) -> str:
     """The page of a run."""
-    environment = Environment(
+    templates = environment()
+    rows, every = figures.thin(run.metrics)
+    return templates.get_template("page.html").render(
+        **furniture(),
+        head=head(run),
+        result=tables.result(run.evaluations),
+        sections=figures.sections(run.metrics, run.evaluations),
+        every=every,
+        samples=panels(run.samples, templates),
+        settings=tables.settings(run.record),
+        numbers=tables.numbers(rows),
+    )
+
+
+def environment() -> Environment:
+    """The templates, escaping whatever is put into them."""
+    return Environment(
         loader=FileSystemLoader(ASSETS),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def furniture() -> dict[str, Any]:
+    """What every page has: style, script with its hash for the security policy, time of writing."""
     script = (ASSETS / "page.js").read_text(encoding="utf-8")
-    rows, every = figures.thin(run.metrics)
-    return environment.get_template("page.html").render(
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        style=Markup((ASSETS / "page.css").read_text(encoding="utf-8")),
-        head=head(run),
-        result=tables.result(run.evaluations),
-        sections=figures.sections(run.metrics, run.evaluations),
-        every=every,
-        samples=panels(run.samples, environment),
-        settings=tables.settings(run.record),
-        numbers=tables.numbers(rows),
-        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    )
+    return {
+        "script": Markup(script),
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "style": Markup((ASSETS / "page.css").read_text(encoding="utf-8")),
+        "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
 
 
 def head(run: Run) -> dict[str, Any]:
@@ -111,14 +123,14 @@ def head(run: Run) -> dict[str, Any]:
 
 
 def panels(
-    samples: Mapping[int, Sequence[Mapping[str, Any]]], environment: Environment
+    samples: Mapping[int, Sequence[Mapping[str, Any]]], templates: Environment
 ) -> list[dict[str, Any]]:
     """Questions of the last step, the first, the middle one and others, while there is room.
 
     Returns:
         {"step": 40, "questions": [{"name": ..., "html": ...}]}, steps rising.
     """
-    template = environment.get_template("question.html")
+    template = templates.get_template("question.html")
     steps = [step for step, records in sorted(samples.items()) if records]
     shown: dict[int, list[dict[str, Any]]] = {}
     spent = 0

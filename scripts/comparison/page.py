@@ -39,6 +39,7 @@ def render(
         note: how the arms are to be read.
         start: the paper's figures before training.
     """
+    sentences = table.sentences(summary)
     tables = [("All held-out questions", *table.main_table(summary))]
     if any(arm["differences"] for arm in summary["arms"].values()):
         to = f"Difference to {summary['baseline']}"
@@ -49,7 +50,8 @@ def render(
         tables.append(("By family", *table.family_table(summary)))
     if (beside := table.paper_table(summary, start or {})) is not None:
         tables.append(("Beside the paper", *beside))
-    told = table.sentences(summary)
+    # A value and its interval stay in one line.
+    told = [text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}") for text in sentences]
     notes = [note] if note else []
     notes += [table.PAPER] if beside is not None else []
     return (

@@ -115,19 +115,18 @@ def paper_table(summary: Summary, start: Mapping[str, float]) -> tuple[list[str]
     if not columns:
         return None
     names = [n for n in ordered(summary) if stem(n) in FAMILY_MEASURES]
-    time = relative(summary, "seconds a step") or {}
-    tokens = relative(summary, "tokens a step") or {}
+    costs = [relative(summary, cost) or {} for cost in COSTS]
     paper = lambda figures: [f"{figures[c]:.2f}" if c in figures else "" for c in columns]
     rows = [
-        ["before", *(value(n, _once(summary, n)) for n in names), "", "", *paper(start)]
+        ["before", *(value(n, _once(summary, n)) for n in names), "", "", "", *paper(start)]
         for _ in [0]
         if start
     ]
     for label, arm in summary["arms"].items():
         ours = [value(name, arm["figures"].get(name)) for name in names]
-        ratios = [f"{r[label]:.2f}" if label in r else "" for r in (time, tokens)]
+        ratios = [f"{r[label]:.2f}" if label in r else "" for r in costs]
         rows.append([label, *ours, *ratios, *paper(arm["paper"])])
-    heads = [*map(name_of, names), "time", "tokens", *(f"paper: {c}" for c in columns)]
+    heads = [*map(name_of, names), "time", "CPU", "tokens", *(f"paper: {c}" for c in columns)]
     return ["", *heads], rows
 
 
@@ -159,12 +158,16 @@ def sentences(summary: Summary) -> list[str]:
             f"{label} ({value(name, found[label], signed=True)})"
         )
         yes = [say(label) for label, f in found.items() if f["significant"]]
-        no = [say(label) for label, f in found.items() if not f["significant"]]
+        no = [say(label) for label, f in found.items() if f["half"] is not None]
+        no = [text for text in no if text not in yes]
+        one = [say(label) for label, f in found.items() if f["half"] is None]
         parts = []
         if yes:
             parts.append(f"significantly different from {baseline}: {', '.join(yes)}")
         if no:
-            parts.append(f"not significantly different: {', '.join(no)}")
+            parts.append(f"not significantly different from {baseline}: {', '.join(no)}")
+        if one:
+            parts.append(f"with one seed, against {baseline}: {', '.join(one)}")
         told.append(f"{name_of(name)[:1].upper()}{name_of(name)[1:]}, {'; '.join(parts)}.")
     return told
 
@@ -223,8 +226,8 @@ def markdown(
 
 PAPER = (
     "The paper's figures are those of Qwen2.5-VL-7B on benchmarks of its own, ours those of the "
-    "model and questions of this run: compare the order of the rows, not the values. Time and "
-    "tokens are over the baseline's."
+    "model and questions of this run: compare the order of the rows, not the values. Time (of a "
+    "step), CPU (of the run, with what all have in common) and tokens are over the baseline's."
 )
 
 

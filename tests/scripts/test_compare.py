@@ -321,7 +321,7 @@ def test_the_table_says_what_is_significant_and_over_how_many_seeds(tmp_path):
     summary = results.summarize(results.read(runs), arms, "majority_vote")
     text = table.markdown("Compared", summary)
     assert "Average@8, significantly different from majority_vote: csrs (+10.0 ± 5.0)." in text
-    assert "Greedy, not significantly different: csrs (0.0 ± 0.0)." in text
+    assert "Greedy, not significantly different from majority_vote: csrs (0.0 ± 0.0)." in text
     assert "**+10.0 ± 5.0**" in text
     assert "| before |  | 80.0 | 50.0 | 1.0 | 0.250 |" in text
     assert "| csrs | 3 | 80.0 ± 0.0 | 75.0 ± 10.8 |" in text
@@ -335,7 +335,7 @@ def test_one_seed_makes_nothing_significant(tmp_path):
     arms, runs = three_seeds(tmp_path)
     read = [run for run in results.read(runs) if run.seed == 0]
     text = table.markdown("Compared", results.summarize(read, arms, "majority_vote"))
-    assert "not significantly different: csrs (+10.0)" in text
+    assert "Average@8, with one seed, against majority_vote: csrs (+10.0)." in text
     assert "With one seed nothing can be called significant." in text
     assert "**" not in text
 
@@ -351,6 +351,7 @@ def test_the_papers_figures_stand_beside_ours(tmp_path):
     header, cells = table.paper_table(summary, chosen.start)
     shown = [dict(zip(header, row)) for row in cells]
     assert [row["time"] for row in shown] == ["1.00", "1.25"]
+    assert [row["CPU"] for row in shown] == ["1.00", "1.00"]
     assert [row["tokens"] for row in shown] == ["1.00", "1.20"]
     assert [row["paper: relative time"] for row in shown] == ["1.00", "1.13"]
 

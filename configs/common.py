@@ -91,7 +91,9 @@ def defaults() -> ConfigDict:
                 "train": False,
             },
             "reward": {
-                "kind": "softened",  # or "majority", "self_consistency", "label"
+                # or "majority", "self_consistency", "label", or a function of your own as
+                # "path/to/file.py:function"
+                "kind": "softened",
                 "gamma": 0.2,  # [csrs]
                 "beta": 5.0,  # [csrs]
                 "eps": 1e-6,  # [ours]

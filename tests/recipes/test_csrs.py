@@ -31,7 +31,7 @@ REAL_ROWS = ROOT.parent / "shared" / "data"
 COUNT, GROUP, M, LIMIT = 4, 4, 2, 12
 KEY = jax.random.key(0)
 ALWAYS = {
-    *("reward/mean", "reward/std", "advantage/zero_groups", "policy/entropy"),
+    *("reward/mean", "reward/std", "reward/excluded", "advantage/zero_groups", "policy/entropy"),
     *("rollout/length", "rollout/truncated", "rollout/no_answer", "rollout/unanimous"),
     *("rollout/distinct_answers", "rollout/logprob_gap", "rollout/tokens"),
     *("retrace/agreement", "retrace/tokens"),
@@ -214,6 +214,28 @@ def test_a_broken_label_rewards_nobody_and_is_counted(policy, rows):
     assert np.array_equal(made.experience.advantages[1:], whole.experience.advantages[1:])
     assert whole.metrics["label/excluded"] == 0
     assert {r["reason"] for r in made.samples[0]["responses"]} == {"the label points elsewhere"}
+
+
+def test_a_response_that_a_users_reward_leaves_out_counts_nowhere(policy, rows, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "def odd(group):\n"
+        "    return [None if a is None else float(len(t)) for t, a in\n"
+        "            zip(group.responses, group.answers)]\n"
+    )
+    made = collect(policy, rows, **{"retrace.m": 0, "reward.kind": f"{file}:odd"})
+    left_out = 0
+    for p, sample in enumerate(made.samples):
+        texts = [None if r["answer"] is None else len(r["text"]) for r in sample["responses"]]
+        assert [r["reward"] for r in sample["responses"]] == texts
+        counted = [n for n in texts if n is not None]
+        wanted = [0 if n is None else n - np.mean(counted) for n in texts]
+        np.testing.assert_allclose(made.experience.advantages[p], wanted, rtol=1e-5, atol=1e-5)
+        left_out += texts.count(None)
+    assert made.metrics["reward/excluded"] == left_out > 0
+    everything = [r["reward"] for s in made.samples for r in s["responses"]]
+    counted = [reward for reward in everything if reward is not None]
+    assert made.metrics["reward/mean"] == pytest.approx(np.mean(counted), rel=1e-5)
 
 
 def test_maternal_samples_do_not_depend_on_what_follows_them(policy, rows, collected):

@@ -34,7 +34,7 @@ from jaxevolve.rewards import (
 from jaxevolve.rewards.user import user_reward
 from jaxevolve.rollout.generate import Responses, generate
 from jaxevolve.rollout.jobs import Job, Response, Stats
-from jaxevolve.rollout.retrace import anchors, fork
+from jaxevolve.rollout.retrace import anchors, fork, position_by_others
 from jaxevolve.rollout.sampling import ANCHOR, MATERNAL, RETRACE, Sampling, response_keys
 from jaxevolve.runtime.distributed import gather
 from jaxevolve.runtime.mesh import own_rows, placement
@@ -173,8 +173,9 @@ def sample(
 ) -> tuple[Responses, Retraced, Stats]:
     """Samples n maternal responses a prompt, and m re-inferences from the anchor of each.
 
-    A re-inference starts when its own parent has ended (Eq. 6 and 9). Where no noise comes between
-    them it takes over its parent's keys.
+    A re-inference starts when its own parent has ended (Eq. 6 and 9), with "group" anchors when the
+    whole group has. Where no noise comes between them it takes over its parent's keys, if they are
+    still at hand.
     """
     settings, samples = config.retrace, config.retrace.m
     group, most = config.rollout.n, config.rollout.max_tokens
@@ -184,17 +185,31 @@ def sample(
     if settings.anchor == "random":
         rates = random_rates(key, prompts.ids, group)
 
+    together = settings.anchor == "group"
+    ended: dict[int, dict[int, Response]] = {}
+
     def follow(job: Job, member: int, response: Response) -> list[Job]:
         if job.phase == RETRACE:
             retraced.responses.put((*job.tag, job.members[member] % samples), response)
             return []
+        if not together:
+            return retrace(job, member, response, settings.token)
+        found = ended.setdefault(job.tag, {})
+        found[member] = response
+        if len(found) < group:
+            return []
+        own = np.array([len(found[g].tokens) - found[g].stopped for g in range(group)])
+        positions = position_by_others(own, settings.rate)
+        return [new for g in range(group) for new in retrace(job, g, found[g], positions[g])]
+
+    def retrace(job: Job, member: int, response: Response, token: int) -> list[Job]:
         parent = (job.tag, member)
         anchor, limit = anchors(
             np.array([len(response.tokens)]),
             np.array([response.stopped]),
             rule=settings.anchor,
             rate=rates[parent],
-            token=settings.token,
+            token=token,
             max_tokens=most,
         )
         retraced.anchor[parent] = anchor[0]
@@ -218,14 +233,15 @@ def sample(
                 m,
                 int(limit[0]),
                 noise=draw,
-                anchor=int(anchor[0]) if same else None,
+                anchor=int(anchor[0]) if same and not together else None,
                 tag=parent,
             )
             for m, draw in zip(members, draws)
         ]
 
     fewest = min(group, samples or group)
-    if samples and (settings.noise_per == "sample" or not settings.image_noise):
+    reused = not settings.image_noise and not together
+    if samples and (settings.noise_per == "sample" or reused):
         fewest = 1  # jobs of one response; or a seat for every row, to leave its keys in
     maternal, stats = generate(
         policy.model,

@@ -11,7 +11,7 @@ _CHOICES = {
     "model.dtype": ("float32", "bfloat16"),
     "model.attention": ("auto", "plain", "splash", "cudnn"),
     "data.overlong": ("drop", "refuse"),
-    "retrace.anchor": ("fraction", "random", "token"),
+    "retrace.anchor": ("fraction", "random", "token", "group"),
     "retrace.noise_per": ("maternal", "prompt", "sample"),
     "reward.kind": ("softened", "majority", "self_consistency", "label"),
     "reward.pool": ("prompt", "anchor"),

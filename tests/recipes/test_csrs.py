@@ -357,7 +357,7 @@ def test_every_re_inference_has_random_numbers_of_its_own(endless, rows, noise_p
         assert len(np.unique(group, axis=0)) == GROUP * (1 + M)
 
 
-@pytest.mark.parametrize("anchor", ["random", "token"])
+@pytest.mark.parametrize("anchor", ["random", "token", "group"])
 def test_other_anchors_by_flag(policy, rows, anchor):
     changes = {"retrace.anchor": anchor, "retrace.token": 5}
     maternal, retraced = sample(policy, rows, **changes)
@@ -368,9 +368,26 @@ def test_other_anchors_by_flag(policy, rows, anchor):
         np.testing.assert_array_equal(retraced.anchor, np.minimum(own, 5))
         kept_as_it_is = (own < 5) & maternal.stopped
         assert not retraced.responses.lengths[kept_as_it_is].any()
+    elif anchor == "group":
+        others = own.sum(1, keepdims=True) - own
+        np.testing.assert_array_equal(
+            retraced.anchor, np.minimum(own, 7 * others // (10 * (GROUP - 1)))
+        )
+        assert len(np.unique(retraced.anchor)) > 2
+        assert retraced.responses.lengths.any()
     else:
         assert (retraced.anchor < np.maximum(own, 1)).all()
         assert len(np.unique(retraced.anchor[own == LIMIT])) > 2
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_anchors_by_the_group_do_not_depend_on_who_ends_first(policy, rows, noise):
+    changes = {"retrace.anchor": "group", "retrace.image_noise": noise}
+    wide, narrow = (
+        sample(policy, rows, **changes, **{"rollout.rows": count})[1] for count in (32, 5)
+    )
+    np.testing.assert_array_equal(wide.anchor, narrow.anchor)
+    np.testing.assert_array_equal(wide.responses.tokens, narrow.responses.tokens)
 
 
 def test_the_answer_is_the_last_box_of_prefix_and_continuation(policy):

@@ -170,6 +170,21 @@ def test_an_anchor_by_the_others_leaves_the_distribution_of_answers_as_it_was(ra
     np.testing.assert_allclose(after, before, atol=4 * error)
 
 
+@pytest.mark.parametrize("lengths", [[35, 26], [35, 26, 40], [20, 26, 40]])
+def test_what_a_fraction_gives_an_answer_follows_from_what_is_decided_again(lengths):
+    """Which answer it will be is decided at token 21: share (1 + again on average - again)."""
+    generator, lengths, count = np.random.default_rng(1), np.array(lengths), 200_000
+    share = np.arange(1, len(lengths) + 1) / np.arange(1, len(lengths) + 1).sum()
+    first, second = generator.choice(len(lengths), size=(2, count), p=share)
+    anchor, _ = anchors(
+        lengths[first], np.False_, rule="fraction", rate=0.7, token=0, max_tokens=60
+    )
+    after = np.bincount(np.where(anchor <= 21, second, first), minlength=len(lengths)) / count
+    again = lengths * 7 // 10 <= 21
+    expected = share * (1 + share @ again - again)
+    np.testing.assert_allclose(after, expected, atol=4 * np.sqrt(0.25 / count))
+
+
 def test_an_anchor_at_a_fraction_favors_the_longer_derivation():
     before, after, error = shares_before_and_after(rule="fraction", rate=0.7, token=0)
     assert after[3] - before[3] > 20 * error

@@ -78,7 +78,8 @@ def defaults() -> ConfigDict:
                 "m": 5,  # [csrs] re-inferences an anchor; 0: no retrace
                 "rate": 0.7,  # [csrs] part of a response that is kept
                 # Where a response is cut: "fraction" of its length [csrs Eq. 6], "random" fraction
-                # [csrs A.5], or at "token", the same position in all.
+                # [csrs A.5], at "token", the same position in all, or at rate times the mean length
+                # of the others of its "group" [ours].
                 "anchor": "fraction",
                 "token": 26,
                 # Standard deviation in pixel values of [0, 1]; the paper states none. [ours]
@@ -91,7 +92,9 @@ def defaults() -> ConfigDict:
                 "train": False,
             },
             "reward": {
-                "kind": "softened",  # or "majority", "self_consistency", "label"
+                # or "majority", "self_consistency", "label", or a function of your own as
+                # "path/to/file.py:function"
+                "kind": "softened",
                 "gamma": 0.2,  # [csrs]
                 "beta": 5.0,  # [csrs]
                 "eps": 1e-6,  # [ours]

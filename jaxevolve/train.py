@@ -32,6 +32,7 @@ from jaxevolve.models.lora import merge
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
 from jaxevolve.policy import Policy, load_model_params, load_model_processor, step_key
 from jaxevolve.recipes import csrs
+from jaxevolve.rewards import user
 from jaxevolve.runtime import cli, distributed, mesh, metrics
 from jaxevolve.runtime.errors import UserError
 from jaxevolve.training import (
@@ -102,6 +103,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
         if first:
             open_workdir(workdir, config)
         supervised = config.reward.kind == "label"
+        if ":" in config.reward.kind:
+            user.load(config.reward.kind)
         rows = open_data(
             config.data.path,
             config.data,

@@ -378,6 +378,20 @@ def test_a_question_shows_votes_responses_and_their_anchors(tmp_path):
     assert f"{kept[0]} ×{kept[1]}" in page.text
 
 
+def test_a_users_reward_is_named_and_what_it_leaves_out_is_told(tmp_path):
+    run = make_run(tmp_path / "run", steps=1, evaluate_every=1)
+    config = json.loads((run / "config.json").read_text())
+    config["config"]["reward"]["kind"] = "mine/my_rewards.py:brief"
+    (run / "config.json").write_text(json.dumps(config))
+    record = json.loads((run / "samples" / "1.jsonl").read_text().splitlines()[0])
+    for response in record["responses"][1:]:
+        response["reward"] = None
+    write_lines(run / "samples" / "1.jsonl", [record])
+    page = read(run)
+    assert "the user's mine/my_rewards.py:brief" in page.text
+    assert page.text.count("left out") == len(record["responses"]) - 1
+
+
 def test_votes_account_for_every_response_and_re_inference(tmp_path):
     for seed in range(20):
         record = sample(0, random.Random(seed), None)

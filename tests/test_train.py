@@ -30,7 +30,7 @@ STEPS = 30
 # What design.md promises in every line of metrics.jsonl.
 KEYS = {
     "step",
-    *("reward/mean", "reward/std", "advantage/zero_groups"),
+    *("reward/mean", "reward/std", "reward/excluded", "advantage/zero_groups"),
     *("policy/loss", "policy/kl", "policy/entropy", "policy/clip_fraction", "policy/grad_norm"),
     *("policy/lr", "policy/skipped_updates"),
     *("rollout/length", "rollout/truncated", "rollout/no_answer", "rollout/unanimous"),
@@ -328,6 +328,8 @@ def refusal(monkeypatch, capsys, arguments):
         ("batch=12", ["batch=12", "11 usable rows"]),
         ("data.max_prompt_tokens=10", ["no row", "overlong"]),
         ("data.problem_key=quest", ["quest", "problem"]),
+        ("reward.kind=majorty", ["reward.kind=majorty", "majority", "FILE.py:FUNCTION"]),
+        ("reward.kind=nowhere/mine.py:reward", ["nowhere/mine.py", "does not exist"]),
     ],
 )
 def test_bad_settings_end_with_one_sentence(flags, monkeypatch, capsys, tmp_path, flag, words):

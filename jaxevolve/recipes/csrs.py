@@ -3,7 +3,7 @@
 A batch lives here as follows: n maternal responses a prompt; each cut at its anchor, its image
 noised, m re-inferences from there; the answers of both grouped by mathematical equality; a reward
 by frequency; advantages. With m = 0 and another reward the same path is majority voting (MM-UPT),
-self-consistency or, with labels, supervised GRPO.
+self-consistency or, with labels, supervised GRPO; with a user's function, what that one says.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +31,10 @@ from jaxevolve.rewards import (
     softened_frequency,
     with_format,
 )
+from jaxevolve.rewards.user import user_reward
 from jaxevolve.rollout.generate import Responses, generate
 from jaxevolve.rollout.jobs import Job, Response, Stats
-from jaxevolve.rollout.retrace import anchors, fork
+from jaxevolve.rollout.retrace import anchors, fork, position_by_others
 from jaxevolve.rollout.sampling import ANCHOR, MATERNAL, RETRACE, Sampling, response_keys
 from jaxevolve.runtime.distributed import gather
 from jaxevolve.runtime.mesh import own_rows, placement
@@ -109,10 +110,11 @@ def collect(
     trained, starts, order = maternal, None, np.arange(group)
     if config.retrace.train and config.retrace.m:
         trained, starts, order = with_reinferences(maternal, retraced)
-    rewards = reward(classes, reclasses, graded, both, order, config)
-    # A label that is broken excludes its question; without labels all questions count.
-    counted = graded.labeled if config.reward.kind == "label" else np.ones(len(rows), bool)
-    valid = np.broadcast_to(counted[:, None], rewards.shape)
+    rewards = reward(rows, classes, reclasses, graded, both, order, config)
+    # A user's reward may leave a response out; a label that is broken excludes its question.
+    counted = ~np.isnan(rewards)
+    if config.reward.kind == "label":
+        counted &= graded.labeled[:, None]
 
     with timer("score"):
         limit = config.rollout.max_tokens
@@ -121,14 +123,16 @@ def collect(
         _, place = placement(params)
         placed = place((prompts, trained.tokens, layout))
         old, entropy, ref = own_rows(score(params, reference, *placed))
-    advantages = np.asarray(group_advantage(rewards, config.grpo.advantage, valid))
+    advantages = np.asarray(group_advantage(rewards, config.grpo.advantage, counted))
     experience = Experience(
         prompts, trained.tokens, trained.lengths, advantages, old, ref, starts, layout
     )
 
     # From here on maternal responses alone are told of.
     own = order < group
-    rewards, advantages, old, entropy = (x[:, own] for x in (rewards, advantages, old, entropy))
+    rewards, counted, advantages, old, entropy = (
+        x[:, own] for x in (rewards, counted, advantages, old, entropy)
+    )
     mask = np.asarray(response_mask(maternal.lengths, limit))
     gap = np.abs(old - maternal.logprobs)
     seen = Seen(
@@ -169,8 +173,9 @@ def sample(
 ) -> tuple[Responses, Retraced, Stats]:
     """Samples n maternal responses a prompt, and m re-inferences from the anchor of each.
 
-    A re-inference starts when its own parent has ended (Eq. 6 and 9). Where no noise comes between
-    them it takes over its parent's keys.
+    A re-inference starts when its own parent has ended (Eq. 6 and 9), with "group" anchors when the
+    whole group has. Where no noise comes between them it takes over its parent's keys, if they are
+    still at hand.
     """
     settings, samples = config.retrace, config.retrace.m
     group, most = config.rollout.n, config.rollout.max_tokens
@@ -180,17 +185,31 @@ def sample(
     if settings.anchor == "random":
         rates = random_rates(key, prompts.ids, group)
 
+    together = settings.anchor == "group"
+    ended: dict[int, dict[int, Response]] = {}
+
     def follow(job: Job, member: int, response: Response) -> list[Job]:
         if job.phase == RETRACE:
             retraced.responses.put((*job.tag, job.members[member] % samples), response)
             return []
+        if not together:
+            return retrace(job, member, response, settings.token)
+        found = ended.setdefault(job.tag, {})
+        found[member] = response
+        if len(found) < group:
+            return []
+        own = np.array([len(found[g].tokens) - found[g].stopped for g in range(group)])
+        positions = position_by_others(own, settings.rate)
+        return [new for g in range(group) for new in retrace(job, g, found[g], positions[g])]
+
+    def retrace(job: Job, member: int, response: Response, token: int) -> list[Job]:
         parent = (job.tag, member)
         anchor, limit = anchors(
             np.array([len(response.tokens)]),
             np.array([response.stopped]),
             rule=settings.anchor,
             rate=rates[parent],
-            token=settings.token,
+            token=token,
             max_tokens=most,
         )
         retraced.anchor[parent] = anchor[0]
@@ -214,14 +233,15 @@ def sample(
                 m,
                 int(limit[0]),
                 noise=draw,
-                anchor=int(anchor[0]) if same else None,
+                anchor=int(anchor[0]) if same and not together else None,
                 tag=parent,
             )
             for m, draw in zip(members, draws)
         ]
 
     fewest = min(group, samples or group)
-    if samples and (settings.noise_per == "sample" or not settings.image_noise):
+    reused = not settings.image_noise and not together
+    if samples and (settings.noise_per == "sample" or reused):
         fewest = 1  # jobs of one response; or a seat for every row, to leave its keys in
     maternal, stats = generate(
         policy.model,
@@ -295,6 +315,7 @@ def continued(maternal: Responses, retraced: Retraced, p: int, g: int, m: int) -
 
 
 def reward(
+    rows: Sequence[Row],
     classes: np.ndarray,
     reclasses: np.ndarray,
     graded: Graded,
@@ -305,6 +326,7 @@ def reward(
     """Rewards by `reward.kind`.
 
     Args:
+        rows: P rows, for a user's reward.
         classes: i32[P, G] of the maternal responses.
         reclasses: i32[P, G, M] of the re-inferences.
         graded: all of them, the maternal ones first.
@@ -313,7 +335,7 @@ def reward(
         config: the run's config.
 
     Returns:
-        f32[P, N].
+        f32[P, N], NaN where a user's reward leaves a response out.
     """
     settings, of = config.reward, graded.classes[:, order]
     if settings.kind == "softened":
@@ -332,8 +354,10 @@ def reward(
         rewards = majority_vote(classes, reclasses, of=of, no_answer=settings.no_answer)
     elif settings.kind == "self_consistency":
         rewards = self_consistency(classes, of=of, no_answer=settings.no_answer)
-    else:
+    elif settings.kind == "label":
         rewards = graded.correct[:, order].astype(np.float32)
+    else:
+        rewards = user_reward(settings.kind, rows, texts, graded, order, classes.shape[1])
     if settings.format_weight:
         fine = [[format_ok(group[i]) for i in order] for group in texts]
         rewards = with_format(rewards, fine, settings.format_weight)

@@ -16,7 +16,7 @@ class Seen:
 
     Attributes:
         rewards: f32[P, G].
-        counted: bool[P], the prompts whose rewards mean anything.
+        counted: bool[P, G], the responses whose rewards mean anything.
         classes: i32[P, G] of the answers.
         reclasses: i32[P, G, M] of the re-inferences.
         lengths: i32[P, G] tokens.
@@ -49,7 +49,10 @@ def measure(seen: Seen) -> dict[str, float]:
     return {
         "reward/mean": earned.mean(),
         "reward/std": earned.std(),
-        "advantage/zero_groups": np.asarray(uninformative_groups(seen.rewards)).mean(),
+        "reward/excluded": (~seen.counted).sum(),
+        "advantage/zero_groups": np.asarray(
+            uninformative_groups(seen.rewards, seen.counted)
+        ).mean(),
         "policy/entropy": seen.entropy.sum() / seen.lengths.sum(),
         "rollout/length": seen.lengths.mean(),
         "rollout/truncated": (~seen.stopped).mean(),

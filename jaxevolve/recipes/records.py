@@ -30,7 +30,7 @@ def samples(
 
     Counts are those of an answer's class among the maternal responses and among all
     re-inferences; `reinference` lists the answers that followed a response's anchor, which stands
-    behind `anchor` tokens and `kept` characters.
+    behind `anchor` tokens and `kept` characters. The reward of a response that is left out is null.
     """
     group = rewards.shape[1]
     written = []
@@ -45,7 +45,7 @@ def samples(
                 "class": int(own[g]),
                 "count": counts[int(own[g])] if own[g] >= 0 else 0,
                 "recount": recounts[int(own[g])] if own[g] >= 0 else 0,
-                "reward": float(rewards[p, g]),
+                "reward": None if np.isnan(rewards[p, g]) else float(rewards[p, g]),
                 "advantage": float(advantages[p, g]),
                 "tokens": int(maternal.lengths[p, g]),
                 "stopped": bool(maternal.stopped[p, g]),

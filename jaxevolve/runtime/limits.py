@@ -1,5 +1,6 @@
 """Which values may a setting have? One table, read before anything is loaded or compiled."""
 
+import re
 from collections.abc import Callable
 
 from ml_collections import ConfigDict
@@ -10,7 +11,7 @@ _CHOICES = {
     "model.dtype": ("float32", "bfloat16"),
     "model.attention": ("auto", "plain", "splash", "cudnn"),
     "data.overlong": ("drop", "refuse"),
-    "retrace.anchor": ("fraction", "random", "token"),
+    "retrace.anchor": ("fraction", "random", "token", "group"),
     "retrace.noise_per": ("maternal", "prompt", "sample"),
     "reward.kind": ("softened", "majority", "self_consistency", "label"),
     "reward.pool": ("prompt", "anchor"),
@@ -21,6 +22,9 @@ _CHOICES = {
     "optimizer.moments": ("float32", "bfloat16", "int8"),
     "grpo.remat": ("none", "layer", "dots"),
 }
+
+# A setting that may name a user's function instead of a choice, and how.
+_FUNCTIONS = {"reward.kind": (re.compile(r".+\.py:[^\W\d]\w*"), "FILE.py:FUNCTION")}
 
 _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
     **dict.fromkeys(
@@ -88,8 +92,11 @@ def check_limits(config: ConfigDict) -> None:
     """
     for key, choices in _CHOICES.items():
         value = _get(config, key)
-        if value is not None and value not in choices:
-            raise UserError(f"--config.{key}={value} is unknown; it is one of {', '.join(choices)}")
+        form, example = _FUNCTIONS.get(key, (None, ""))
+        if value is None or value in choices or (form and form.fullmatch(value)):
+            continue
+        known = ", ".join(choices) + (f" or {example}" if form else "")
+        raise UserError(f"--config.{key}={value} is unknown; it is one of {known}")
     for key, (wanted, fine) in _RANGES.items():
         value = _get(config, key)
         if value is not None and not fine(value):

@@ -166,7 +166,10 @@ def _command(command: Sequence[str]) -> list[str]:
 
 def _signal(config: Mapping[str, Any]) -> str:
     """The reward in words."""
-    kind = str(config.get("reward.kind") or "").replace("_", " ")
+    kind = str(config.get("reward.kind") or "")
+    if ":" in kind:
+        return f"the user's {kind}"
+    kind = kind.replace("_", " ")
     if kind == "softened":
         kind += f", gamma {config.get('reward.gamma')}, beta {config.get('reward.beta')}"
     return kind

@@ -18,7 +18,7 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict
 
-from jaxevolve import report
+from jaxevolve import collapse, report
 from jaxevolve.benchmarks import accuracy, table
 from jaxevolve.benchmarks import questions as questions_of
 from jaxevolve.benchmarks.table import Benchmark
@@ -41,6 +41,7 @@ from jaxevolve.training import (
     lora_scale,
     make_functions,
     make_optimizer,
+    roll_back,
     save,
     start_or_resume,
     summarize,
@@ -153,7 +154,9 @@ def train(config: ConfigDict, workdir: Path) -> None:
     judge = Evaluations(workdir, benchmark, questions, config)
     bar = metrics.progress_line(plan.steps, step)
     stop = StopSignal()
-    skipped_in_a_row, warned = 0, set()
+    skipped_in_a_row, warned, ill = 0, set(), ""
+    recent = distributed.from_first(metrics.read_jsonl(workdir / "metrics.jsonl"))
+    recent = recent[-config.collapse.patience :]
     if not step:
         judge.run(views(state.params)[0], step)
     last = stop.agreed()
@@ -192,6 +195,11 @@ def train(config: ConfigDict, workdir: Path) -> None:
             "system/compiles": compiles.count,
             "system/host_rss_mb": metrics.host_rss_mb(),
         }
+        recent = [*recent, {"step": step, **values}][-config.collapse.patience :]
+        was_ill, ill = ill, collapse.alarm(recent, config.collapse)
+        values["collapse/alarm"] = int(bool(ill))
+        if ill and not was_ill:
+            log.warning("step %d: the run has collapsed: %s", step, ill)
         for name, sentence in alarms(values, config).items():
             if name not in warned:
                 log.warning("step %d: %s (%s)", step, sentence, name)
@@ -202,10 +210,13 @@ def train(config: ConfigDict, workdir: Path) -> None:
         shown = {k: f"{values[k]:.3f}" for k in ("reward/mean", "policy/entropy")}
         bar.set_postfix({**shown, "tok/s": f"{tokens / seconds:.0f}"})
         bar.update(1)
+        if ill and config.collapse.action == "rollback":
+            break
         if step == plan.steps or (plan.eval_every and step % plan.eval_every == 0):
             judge.run(views(state.params)[0], step)
         # Asked once: a wish that comes while the state is saved is granted after the next step.
-        last = stop.agreed() or step == plan.steps
+        ends = bool(ill) and config.collapse.action == "stop"
+        last = stop.agreed() or step == plan.steps or ends
         due = config.checkpoint.every and step % config.checkpoint.every == 0
         if due or last or judge.best_step == step:
             save(
@@ -216,11 +227,22 @@ def train(config: ConfigDict, workdir: Path) -> None:
                 f"{skipped_in_a_row} updates in a row were not finite, up to step {step}; lower "
                 f"--config.optimizer.lr (now {config.optimizer.lr}) and resume from {workdir}"
             )
+        if ends:
+            if first:
+                report.write(workdir)
+            raise UserError(
+                f"the run has collapsed at step {step}: {ill}; lower --config.optimizer.lr (now "
+                f"{config.optimizer.lr}), or resume from {workdir} with "
+                "--config.collapse.action=warn"
+            )
     bar.close()
     if first:
         writer.close()
     stop.restore()
-    if step < plan.steps:
+    rolled_back = bool(ill) and config.collapse.action == "rollback"
+    if rolled_back:
+        state, step = roll_back(workdir, step, state, config)
+    elif step < plan.steps:
         if not first:
             return
         print(f"\nStopped after step {step} of {plan.steps}; everything is saved. To go on, give")
@@ -236,7 +258,10 @@ def train(config: ConfigDict, workdir: Path) -> None:
     export_folder(final, processor.config, processor.folder, exported)
     if first:
         page = report.write(workdir)
-        print_table(judge.all, workdir / "checkpoints" / str(step), exported, page)
+        told = [e for e in judge.all if e["step"] <= step]
+        print_table(told, workdir / "checkpoints" / str(step), exported, page)
+        if rolled_back:
+            print(f"\nCollapsed, and back at step {step}: {ill}")
 
 
 def open_workdir(workdir: Path, config: ConfigDict) -> None:

@@ -40,6 +40,7 @@ KEYS = {
     *("time/rollout", "time/retrace", "time/answers", "time/score", "time/update", "time/step"),
     *("throughput/tokens_per_second", "throughput/sampled_tokens_per_second"),
     *("throughput/forced_tokens_per_second", "throughput/slot_utilization"),
+    *("rollout/confident", "rollout/looping", "collapse/alarm"),
     *("system/compiles", "system/host_rss_mb"),
 }
 OF_THE_MACHINE = ("time/", "throughput/", "system/")

@@ -23,7 +23,7 @@ from jaxevolve.objectives import group_advantage, response_mask
 from jaxevolve.packing import make_layout, rows_needed
 from jaxevolve.policy import WIDTH, Policy, read, sampling_rules
 from jaxevolve.recipes import records
-from jaxevolve.recipes.measures import Seen, measure, speed
+from jaxevolve.recipes.measures import Seen, ends_in_loop, measure, speed
 from jaxevolve.rewards import (
     format_ok,
     majority_vote,
@@ -138,6 +138,7 @@ def collect(
         reclasses=reclasses,
         lengths=maternal.lengths,
         stopped=maternal.stopped,
+        looping=ends_in_loop(maternal.tokens, maternal.lengths - maternal.stopped),
         continued=retraced.responses.lengths,
         entropy=np.where(mask, entropy, 0.0).sum(-1),
         gap=np.where(mask, gap, 0.0).max(-1),

@@ -1,0 +1,100 @@
+"""The rule that tells a collapsed run, on single steps and on curves of whole runs."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxevolve.collapse import alarm, good, needed, signs, tripped
+from jaxevolve.runtime import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMITS = cli.load_config(str(ROOT / "configs" / "csrs.py")).collapse
+HEALTHY = {
+    "policy/entropy": 0.05,
+    "rollout/unanimous": 0.6,
+    "rollout/looping": 0.0,
+    "rollout/no_answer": 0.01,
+    "label/vote_accuracy": 0.95,
+}
+UNLABELED = {key: value for key, value in HEALTHY.items() if not key.startswith("label")}
+
+
+def run(*rows):
+    return [{"step": step, **row} for step, row in enumerate(rows, 1)]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"policy/entropy": 0.001}, "0.001 nats a token left"),
+        ({"rollout/unanimous": 0.95}, "all responses agree on 95% of questions"),
+        ({"rollout/looping": 0.5}, "50% of the responses end in a loop"),
+        ({"rollout/no_answer": 0.75}, "75% of the responses have no answer"),
+    ],
+)
+def test_each_sign_is_told_with_its_figure(change, words):
+    (told,) = signs(UNLABELED | change, LIMITS).values()
+    assert told == words or words in told
+
+
+def test_agreement_is_no_sign_while_the_votes_are_right():
+    sure = {"policy/entropy": 0.001, "rollout/unanimous": 1.0}
+    assert not signs(HEALTHY | sure, LIMITS)
+    wrong = signs(HEALTHY | sure | {"label/vote_accuracy": 0.25}, LIMITS)
+    assert wrong["rollout/unanimous"].endswith("and 25% of the votes are right")
+    assert len(signs(UNLABELED | sure, LIMITS)) == 2
+    # Gibberish is a sign whatever the votes say.
+    assert signs(HEALTHY | {"rollout/looping": 0.9}, LIMITS)
+
+
+@pytest.mark.parametrize("missing", [{}, dict.fromkeys(HEALTHY), {"policy/entropy": float("nan")}])
+def test_what_is_not_known_is_no_sign(missing):
+    assert not signs(missing, LIMITS)
+
+
+def test_one_odd_step_gives_no_alarm_and_patience_does():
+    odd = UNLABELED | {"rollout/looping": 0.9}
+    assert not tripped(run(*[UNLABELED, odd] * 10), LIMITS)
+    rows = run(UNLABELED, *[odd] * 6, UNLABELED, *[odd] * 5)
+    told = tripped(rows, LIMITS)
+    assert list(told) == [6, 13]
+    assert told[6] == "90% of the responses end in a loop (every step since 2)"
+
+
+def test_different_signs_in_turn_are_no_alarm():
+    silent = UNLABELED | {"rollout/no_answer": 0.9}
+    looping = UNLABELED | {"rollout/looping": 0.9}
+    assert not tripped(run(*[silent, looping] * 5), LIMITS)
+
+
+@given(st.lists(st.booleans(), max_size=30))
+def test_an_alarm_is_on_exactly_behind_so_many_bad_steps(bad):
+    rows = run(*[UNLABELED | {"rollout/looping": float(b)} for b in bad])
+    for end in range(len(rows) + 1):
+        last = bad[max(end - LIMITS.patience, 0) : end]
+        expected = len(last) == LIMITS.patience and all(last)
+        assert bool(alarm(rows[:end], LIMITS)) == expected
+
+
+@given(st.sets(st.integers(1, 60)), st.integers(5, 60))
+def test_the_checkpoint_to_go_back_to_is_from_before_the_first_bad_step(saved, step):
+    first_bad = step - LIMITS.patience + 1
+    before = [s for s in saved if s < first_bad]
+    assert good(saved, step, LIMITS) == (max(before) if before else None)
+
+
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=12), st.integers(1, 3), st.integers(1, 30))
+def test_pruning_leaves_what_any_later_alarm_goes_back_to(gaps, keep, later):
+    limits = LIMITS.copy_and_resolve_references()
+    limits.action = "rollback"
+    kept, everything = set(), set()
+    for step in [sum(gaps[: i + 1]) for i in range(len(gaps))]:
+        everything.add(step)
+        kept.add(step)
+        kept = set(sorted(kept)[-keep:]) | needed(kept, step, limits)
+    told = max(everything) + later
+    assert good(kept, told, limits) == good(everything, told, limits)
+    limits.action = "warn"
+    assert not needed(everything, max(everything), limits)

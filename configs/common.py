@@ -153,6 +153,8 @@ def defaults() -> ConfigDict:
                 # Both are also what mastery looks like, and do not count where labels tell that
                 # more than this share of the votes is right.
                 "vote_accuracy": 0.8,
+                # Votes are wrong, where labels tell, so far below those of the run's best steps.
+                "vote_drop": 0.3,
                 "looping": 0.3,  # above: share of responses that end in a loop of tokens
                 "no_answer": 0.5,  # above: share of responses without an answer
             },

@@ -1,9 +1,10 @@
-"""Has a run collapsed? A rule over its last steps, and what it does about it.
+"""Has a run collapsed? A rule over its steps, and which checkpoint is from before.
 
-Four signs, each of them judged by itself. Two of them, near-zero entropy and questions on which all
-responses agree, are also what mastery looks like: where the data has labels they do not count while
-the vote is right often enough. The other two are responses that end in a loop, and responses
-without an answer. A collapse is one sign in every one of the last `collapse.patience` steps.
+Five signs, each judged by itself: votes that have become wrong, where labels tell; an entropy near
+zero; questions on which all responses agree; responses that end in a loop; responses without an
+answer. Low entropy and agreement are what mastery looks like too: where the data has labels they do
+not count while enough votes are right. A collapse is one sign in every one of the last
+`collapse.patience` steps.
 
 Everything here is a pure function of rows of metrics.jsonl and of the limits in config.collapse.
 """
@@ -12,39 +13,41 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Row = Mapping[str, Any]
+# What the rule looks at.
+KEYS = (
+    "label/vote_accuracy",
+    "policy/entropy",
+    "rollout/unanimous",
+    "rollout/looping",
+    "rollout/no_answer",
+)
 
 
-def signs(row: Row, limits: Any) -> dict[str, str]:
+def signs(row: Row, best: float, limits: Any) -> dict[str, str]:
     """What one step shows of a collapse.
 
     Args:
         row: metrics of the step; what is missing, None or NaN shows nothing.
+        best: the vote accuracy that the run has had; NaN where nobody knows.
         limits: config.collapse.
 
     Returns:
         {"rollout/unanimous": "all responses agree on 97% of the questions"}, by metric.
     """
-
-    def known(name: str) -> float:
-        value = row.get(name)
-        return float("nan") if value is None else float(value)
-
-    vote = known("label/vote_accuracy")
+    known = [row.get(key) for key in KEYS]
+    vote, entropy, agreed, looping, silent = (float("nan") if v is None else v for v in known)
     found = {}
+    if vote < best - limits.vote_drop:
+        found[KEYS[0]] = f"{vote:.0%} of the votes are right, and {best:.0%} were"
     if not vote > limits.vote_accuracy:
-        told = "" if vote != vote else f", and {vote:.0%} of the votes are right"
-        if known("policy/entropy") < limits.entropy:
-            spread = known("policy/entropy")
-            found["policy/entropy"] = f"the policy has {spread:.2g} nats a token left{told}"
-        if known("rollout/unanimous") > limits.unanimous:
-            agreed = known("rollout/unanimous")
-            found["rollout/unanimous"] = f"all responses agree on {agreed:.0%} of questions{told}"
-    if known("rollout/looping") > limits.looping:
-        looping = known("rollout/looping")
-        found["rollout/looping"] = f"{looping:.0%} of the responses end in a loop"
-    if known("rollout/no_answer") > limits.no_answer:
-        silent = known("rollout/no_answer")
-        found["rollout/no_answer"] = f"{silent:.0%} of the responses have no answer"
+        if entropy < limits.entropy:
+            found[KEYS[1]] = f"the policy has {entropy:.2g} nats a token left"
+        if agreed > limits.unanimous:
+            found[KEYS[2]] = f"all responses agree on {agreed:.0%} of the questions"
+    if looping > limits.looping:
+        found[KEYS[3]] = f"{looping:.0%} of the responses end in a loop"
+    if silent > limits.no_answer:
+        found[KEYS[4]] = f"{silent:.0%} of the responses have no answer"
     return found
 
 
@@ -52,21 +55,36 @@ def alarm(rows: Sequence[Row], limits: Any) -> str:
     """Whether the last steps are those of a collapsed run.
 
     Args:
-        rows: metrics of steps in a row, the newest last.
+        rows: metrics of the run's steps so far.
         limits: config.collapse.
 
     Returns:
         What they show, in words; nothing if there is no alarm.
     """
-    last = rows[-limits.patience :]
-    if len(last) < limits.patience:
+    start = len(rows) - limits.patience
+    if start < 0:
         return ""
-    shown = [signs(row, limits) for row in last]
+    shown = [signs(rows[i], best_vote(rows[:i], limits), limits) for i in range(start, len(rows))]
     common = [name for name in shown[-1] if all(name in step for step in shown)]
     if not common:
         return ""
     told = "; ".join(shown[-1][name] for name in common)
-    return f"{told} (every step since {last[0]['step']})"
+    return f"{told} (every step since {rows[start]['step']})"
+
+
+def best_vote(rows: Sequence[Row], limits: Any) -> float:
+    """The mean vote accuracy of the best `patience` steps; NaN where none is known.
+
+    It is no single step's, which may have been lucky.
+    """
+    known = [row.get(KEYS[0]) for row in rows]
+    best = sorted(v for v in known if v is not None and v == v)[-limits.patience :]
+    return sum(best) / len(best) if best else float("nan")
+
+
+def history(rows: Iterable[Row]) -> list[Row]:
+    """Rows with nothing but their step and what the rule looks at."""
+    return [{key: row.get(key) for key in ("step", *KEYS)} for row in rows]
 
 
 def tripped(rows: Sequence[Row], limits: Any) -> dict[int, str]:
@@ -78,7 +96,7 @@ def tripped(rows: Sequence[Row], limits: Any) -> dict[int, str]:
     """
     found, before = {}, ""
     for end in range(1, len(rows) + 1):
-        now = alarm(rows[max(end - limits.patience, 0) : end], limits)
+        now = alarm(rows[:end], limits)
         if now and not before:
             found[rows[end - 1]["step"]] = now
         before = now

@@ -155,8 +155,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     bar = metrics.progress_line(plan.steps, step)
     stop = StopSignal()
     skipped_in_a_row, warned, ill = 0, set(), ""
-    recent = distributed.from_first(metrics.read_jsonl(workdir / "metrics.jsonl"))
-    recent = recent[-config.collapse.patience :]
+    past = collapse.history(distributed.from_first(metrics.read_jsonl(workdir / "metrics.jsonl")))
     if not step:
         judge.run(views(state.params)[0], step)
     last = stop.agreed()
@@ -195,8 +194,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
             "system/compiles": compiles.count,
             "system/host_rss_mb": metrics.host_rss_mb(),
         }
-        recent = [*recent, {"step": step, **values}][-config.collapse.patience :]
-        was_ill, ill = ill, collapse.alarm(recent, config.collapse)
+        past += collapse.history([{"step": step, **values}])
+        was_ill, ill = ill, collapse.alarm(past, config.collapse)
         values["collapse/alarm"] = int(bool(ill))
         if ill and not was_ill:
             log.warning("step %d: the run has collapsed: %s", step, ill)

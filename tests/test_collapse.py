@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxevolve.collapse import alarm, good, needed, signs, tripped
+from jaxevolve.collapse import alarm, best_vote, good, needed, signs, tripped
 from jaxevolve.runtime import cli
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,6 +18,7 @@ HEALTHY = {
     "rollout/no_answer": 0.01,
     "label/vote_accuracy": 0.95,
 }
+NEVER = float("nan")  # no vote accuracy is known
 UNLABELED = {key: value for key, value in HEALTHY.items() if not key.startswith("label")}
 
 
@@ -29,29 +30,30 @@ def run(*rows):
     ("change", "words"),
     [
         ({"policy/entropy": 0.001}, "0.001 nats a token left"),
-        ({"rollout/unanimous": 0.95}, "all responses agree on 95% of questions"),
+        ({"rollout/unanimous": 0.95}, "all responses agree on 95% of the questions"),
         ({"rollout/looping": 0.5}, "50% of the responses end in a loop"),
         ({"rollout/no_answer": 0.75}, "75% of the responses have no answer"),
+        ({"label/vote_accuracy": 0.5}, "50% of the votes are right, and 90% were"),
     ],
 )
 def test_each_sign_is_told_with_its_figure(change, words):
-    (told,) = signs(UNLABELED | change, LIMITS).values()
-    assert told == words or words in told
+    (told,) = signs(UNLABELED | change, 0.9, LIMITS).values()
+    assert words in told
 
 
 def test_agreement_is_no_sign_while_the_votes_are_right():
     sure = {"policy/entropy": 0.001, "rollout/unanimous": 1.0}
-    assert not signs(HEALTHY | sure, LIMITS)
-    wrong = signs(HEALTHY | sure | {"label/vote_accuracy": 0.25}, LIMITS)
-    assert wrong["rollout/unanimous"].endswith("and 25% of the votes are right")
-    assert len(signs(UNLABELED | sure, LIMITS)) == 2
+    assert not signs(HEALTHY | sure, 0.9, LIMITS)
+    assert len(signs(HEALTHY | sure | {"label/vote_accuracy": 0.7}, 0.9, LIMITS)) == 2
+    assert len(signs(UNLABELED | sure, NEVER, LIMITS)) == 2
     # Gibberish is a sign whatever the votes say.
-    assert signs(HEALTHY | {"rollout/looping": 0.9}, LIMITS)
+    assert signs(HEALTHY | {"rollout/looping": 0.9}, 0.9, LIMITS)
 
 
 @pytest.mark.parametrize("missing", [{}, dict.fromkeys(HEALTHY), {"policy/entropy": float("nan")}])
 def test_what_is_not_known_is_no_sign(missing):
-    assert not signs(missing, LIMITS)
+    assert not signs(missing, 0.9, LIMITS)
+    assert not signs({"label/vote_accuracy": 0.0}, NEVER, LIMITS)
 
 
 def test_one_odd_step_gives_no_alarm_and_patience_does():
@@ -61,6 +63,15 @@ def test_one_odd_step_gives_no_alarm_and_patience_does():
     told = tripped(rows, LIMITS)
     assert list(told) == [6, 13]
     assert told[6] == "90% of the responses end in a loop (every step since 2)"
+
+
+def test_votes_fall_below_the_runs_best_steps_and_not_below_one_lucky_step():
+    votes = [0.5, 1.0, *[0.6] * 8, *[0.3] * 5]
+    rows = run(*[HEALTHY | {"label/vote_accuracy": vote} for vote in votes])
+    assert best_vote(rows[:10], LIMITS) == pytest.approx((1.0 + 4 * 0.6) / 5)
+    told = tripped(rows, LIMITS)
+    assert told == {15: "30% of the votes are right, and 68% were (every step since 11)"}
+    assert not tripped(rows[1:10], LIMITS)
 
 
 def test_different_signs_in_turn_are_no_alarm():

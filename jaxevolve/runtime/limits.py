@@ -81,6 +81,7 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
             "retrace.rate",
             "collapse.unanimous",
             "collapse.vote_accuracy",
+            "collapse.vote_drop",
             "collapse.looping",
             "collapse.no_answer",
         ),

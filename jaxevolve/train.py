@@ -6,6 +6,7 @@ One step: a batch of prompts, responses and re-inferences, rewards, a few clippe
 command resumes a run that was interrupted. Everything goes to the work directory.
 """
 
+import itertools
 import logging
 import shutil
 import signal
@@ -46,6 +47,7 @@ from jaxevolve.training import (
     start_or_resume,
     summarize,
 )
+from jaxevolve.visits import HELD_OUT, TRAINING, Answered, Visits, of_records, rule_of
 
 log = logging.getLogger("jaxevolve")
 ROWS = "rows"  # questions in the layouts of training data, no published benchmark
@@ -151,7 +153,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
         batches.set_state(position)
     timer = metrics.PhaseTimer()
     writer = metrics.MetricsWriter(workdir, step) if first else None
-    judge = Evaluations(workdir, benchmark, questions, config)
+    visits = Visits(workdir, step, rule_of(config.reward.kind))
+    judge = Evaluations(workdir, benchmark, questions, config, visits)
     bar = metrics.progress_line(plan.steps, step)
     stop = StopSignal()
     skipped_in_a_row, warned, ill = 0, set(), ""
@@ -194,6 +197,10 @@ def train(config: ConfigDict, workdir: Path) -> None:
             "system/compiles": compiles.count,
             "system/host_rss_mb": metrics.host_rss_mb(),
         }
+        if plan.steps > plan.steps_per_epoch:  # questions come again
+            asked = map(Answered, (row["id"] for row in batch.rows), collected.answers)
+            everyone = itertools.chain(*distributed.gather(list(asked)))
+            values |= visits.note(TRAINING, step, list(everyone))
         past += collapse.history([{"step": step, **values}])
         was_ill, ill = ill, collapse.alarm(past, config.collapse)
         values["collapse/alarm"] = int(bool(ill))
@@ -304,8 +311,15 @@ class Evaluations:
         all: every evaluation so far, in order; the same on all processes, of which one writes.
     """
 
-    def __init__(self, workdir: Path, benchmark: Benchmark, rows: Any, config: ConfigDict) -> None:
-        self._workdir, self._benchmark = workdir, benchmark
+    def __init__(
+        self,
+        workdir: Path,
+        benchmark: Benchmark,
+        rows: Any,
+        config: ConfigDict,
+        visits: Visits,
+    ) -> None:
+        self._workdir, self._benchmark, self._visits = workdir, benchmark, visits
         self._rows, self._config = rows, config
         self.all: list[dict[str, Any]] = distributed.from_first(
             metrics.read_jsonl(workdir / "eval.jsonl")
@@ -344,6 +358,7 @@ class Evaluations:
         if self._benchmark.name != ROWS:
             name = f"{self._benchmark.name} {name}"
             figures |= accuracy.official(self._benchmark, self._rows, records)
+        figures |= self._visits.note(HELD_OUT, step, of_records(records))
         self.all.append({"step": step, "benchmark": name, **figures})
         if distributed.is_first():
             metrics.append_evaluation(self._workdir, self.all[-1])

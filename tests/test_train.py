@@ -406,7 +406,7 @@ def made_up(answering, tmp_path, monkeypatch):
             ref_logprobs=None,
         )
         told = dict.fromkeys(("reward/mean", "policy/entropy", "rollout/tokens"), 1.0)
-        return csrs.Collected(experience, {**told, "retrace/tokens": 0.0}, [])
+        return csrs.Collected(experience, {**told, "retrace/tokens": 0.0}, [], [["1"] * 3] * 4)
 
     def evaluate(policy, rows, **_):
         return None, []

@@ -45,11 +45,19 @@ Score = Callable[..., tuple[jax.Array, jax.Array, jax.Array | None]]
 
 @dataclass(frozen=True)
 class Collected:
-    """What collecting a batch yields: the experience, metrics of the step, readable samples."""
+    """What collecting a batch yields.
+
+    Attributes:
+        experience: to learn from.
+        metrics: of the step, over all processes.
+        samples: of some questions, for people to read.
+        answers: [P][G] of the maternal responses, None for none.
+    """
 
     experience: Experience
     metrics: dict[str, float]
     samples: list[dict[str, Any]]
+    answers: list[list[str | None]]
 
 
 @struct.dataclass
@@ -158,7 +166,7 @@ def collect(
         retraced.anchor,
         policy.processor.decode,
     )
-    return Collected(experience, metrics, samples)
+    return Collected(experience, metrics, samples, [own[:group] for own in graded.answers])
 
 
 def sample(

@@ -87,20 +87,19 @@ def history(rows: Iterable[Row]) -> list[Row]:
     return [{key: row.get(key) for key in ("step", *KEYS)} for row in rows]
 
 
-def tripped(rows: Sequence[Row], limits: Any) -> dict[int, str]:
-    """The steps at which an alarm began, with what they showed.
+def told(rows: Sequence[Row], limits: Any) -> dict[int, str]:
+    """The steps at which the alarm of a run went on, with what they showed.
 
     Args:
-        rows: metrics of a run, steps rising.
+        rows: metrics of the run, "collapse/alarm" among them.
         limits: config.collapse.
     """
-    found, before = {}, ""
-    for end in range(1, len(rows) + 1):
-        now = alarm(rows[:end], limits)
-        if now and not before:
-            found[rows[end - 1]["step"]] = now
-        before = now
-    return found
+    on = [bool(row.get("collapse/alarm")) for row in rows]
+    return {
+        row["step"]: alarm(rows[: i + 1], limits)
+        for i, row in enumerate(rows)
+        if on[i] and not (i and on[i - 1])
+    }
 
 
 def good(steps: Iterable[int], step: int, limits: Any) -> int | None:

@@ -15,6 +15,7 @@ from jaxevolve.runtime import cli
 from jaxevolve.runtime.errors import UserError
 from jaxevolve.runtime.metrics import read_jsonl
 from jaxevolve.runtime.page import Run, render
+from jaxevolve.visits import FILE, HELD_OUT
 
 SAMPLED_STEPS = 7  # steps whose questions are shown
 
@@ -66,6 +67,7 @@ def read(workdir: Path) -> Run:
     evaluations = by_step(read_jsonl(workdir / "eval.jsonl"))
     # Evaluations on other questions than the last one's cannot be compared with it.
     evaluations = [e for e in evaluations if e.get("benchmark") == evaluations[-1].get("benchmark")]
+    visits = [v for v in read_jsonl(workdir / FILE) if v["of"] == HELD_OUT]
     # A run that was killed may have left samples beyond its last finished step.
     samples = {row["step"]: workdir / "samples" / f"{row['step']}.jsonl" for row in metrics}
     chosen = spread([step for step, path in samples.items() if path.is_file()], SAMPLED_STEPS)
@@ -74,6 +76,7 @@ def read(workdir: Path) -> Run:
         record=json.loads(config.read_text(encoding="utf-8")),
         metrics=metrics,
         evaluations=evaluations,
+        visits=by_step(visits),
         samples={step: read_jsonl(samples[step]) for step in chosen},
     )
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxevolve.collapse import alarm, best_vote, good, needed, signs, tripped
+from jaxevolve.collapse import alarm, best_vote, good, needed, signs, told
 from jaxevolve.runtime import cli
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,6 +26,12 @@ def run(*rows):
     return [{"step": step, **row} for step, row in enumerate(rows, 1)]
 
 
+def tripped(rows, limits):
+    """What a report tells of rows that had the rule applied to them step by step."""
+    on = [bool(alarm(rows[: i + 1], limits)) for i in range(len(rows))]
+    return told([row | {"collapse/alarm": int(o)} for row, o in zip(rows, on)], limits)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -37,8 +43,8 @@ def run(*rows):
     ],
 )
 def test_each_sign_is_told_with_its_figure(change, words):
-    (told,) = signs(UNLABELED | change, 0.9, LIMITS).values()
-    assert words in told
+    (shown,) = signs(UNLABELED | change, 0.9, LIMITS).values()
+    assert words in shown
 
 
 def test_agreement_is_no_sign_while_the_votes_are_right():
@@ -60,17 +66,18 @@ def test_one_odd_step_gives_no_alarm_and_patience_does():
     odd = UNLABELED | {"rollout/looping": 0.9}
     assert not tripped(run(*[UNLABELED, odd] * 10), LIMITS)
     rows = run(UNLABELED, *[odd] * 6, UNLABELED, *[odd] * 5)
-    told = tripped(rows, LIMITS)
-    assert list(told) == [6, 13]
-    assert told[6] == "90% of the responses end in a loop (every step since 2)"
+    found = tripped(rows, LIMITS)
+    assert list(found) == [6, 13]
+    assert found[6] == "90% of the responses end in a loop (every step since 2)"
 
 
 def test_votes_fall_below_the_runs_best_steps_and_not_below_one_lucky_step():
     votes = [0.5, 1.0, *[0.6] * 8, *[0.3] * 5]
     rows = run(*[HEALTHY | {"label/vote_accuracy": vote} for vote in votes])
     assert best_vote(rows[:10], LIMITS) == pytest.approx((1.0 + 4 * 0.6) / 5)
-    told = tripped(rows, LIMITS)
-    assert told == {15: "30% of the votes are right, and 68% were (every step since 11)"}
+    assert tripped(rows, LIMITS) == {
+        15: "30% of the votes are right, and 68% were (every step since 11)"
+    }
     assert not tripped(rows[1:10], LIMITS)
 
 
@@ -105,7 +112,7 @@ def test_pruning_leaves_what_any_later_alarm_goes_back_to(gaps, keep, later):
         everything.add(step)
         kept.add(step)
         kept = set(sorted(kept)[-keep:]) | needed(kept, step, limits)
-    told = max(everything) + later
-    assert good(kept, told, limits) == good(everything, told, limits)
+    step = max(everything) + later
+    assert good(kept, step, limits) == good(everything, step, limits)
     limits.action = "warn"
     assert not needed(everything, max(everything), limits)

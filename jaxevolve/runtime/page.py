@@ -34,6 +34,7 @@ class Run:
         record: config.json.
         metrics: a mapping a finished step, steps rising; at least one.
         evaluations: a mapping an evaluation, steps rising.
+        visits: lines of visits.jsonl of held-out questions, steps rising.
         samples: step -> records of questions (recipes/records.py), of the steps to be shown.
     """
 
@@ -41,6 +42,7 @@ class Run:
     record: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
     evaluations: Sequence[Mapping[str, Any]]
+    visits: Sequence[Mapping[str, Any]]
     samples: Mapping[int, Sequence[Mapping[str, Any]]]
 
 
@@ -61,7 +63,7 @@ def render(run: Run) -> str:
         style=Markup((ASSETS / "page.css").read_text(encoding="utf-8")),
         head=head(run),
         result=tables.result(run.evaluations),
-        sections=figures.sections(run.metrics, run.evaluations),
+        sections=figures.sections(run.metrics, run.evaluations, run.visits, run.record["config"]),
         every=every,
         samples=panels(run.samples, environment),
         settings=tables.settings(run.record),

@@ -73,12 +73,14 @@ def alarm(rows: Sequence[Row], limits: Any) -> str:
 
 
 def best_vote(rows: Sequence[Row], limits: Any) -> float:
-    """The mean vote accuracy of the best `patience` steps; NaN where none is known.
+    """The mean vote accuracy of the best few steps; NaN where none is known.
 
-    It is no single step's, which may have been lucky.
+    They are half of `patience`, rounded up: a single step may have been lucky, and with many a run
+    that collapses at its very start would be measured by steps of the collapse.
     """
     known = [row.get(KEYS[0]) for row in rows]
-    best = sorted(v for v in known if v is not None and v == v)[-limits.patience :]
+    few = (limits.patience + 1) // 2
+    best = sorted(v for v in known if v is not None and v == v)[-few:]
     return sum(best) / len(best) if best else float("nan")
 
 

@@ -248,6 +248,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     rolled_back = bool(ill) and config.collapse.action == "rollback"
     if rolled_back:
         state, step = roll_back(workdir, step, state, config)
+        judge.run(views(state.params)[0], step)
     elif step < plan.steps:
         if not first:
             return

@@ -74,9 +74,9 @@ def test_one_odd_step_gives_no_alarm_and_patience_does():
 def test_votes_fall_below_the_runs_best_steps_and_not_below_one_lucky_step():
     votes = [0.5, 1.0, *[0.6] * 8, *[0.3] * 5]
     rows = run(*[HEALTHY | {"label/vote_accuracy": vote} for vote in votes])
-    assert best_vote(rows[:10], LIMITS) == pytest.approx((1.0 + 4 * 0.6) / 5)
+    assert best_vote(rows[:10], LIMITS) == pytest.approx((1.0 + 2 * 0.6) / 3)
     assert tripped(rows, LIMITS) == {
-        15: "30% of the votes are right, and 68% were (every step since 11)"
+        15: "30% of the votes are right, and 73% were (every step since 11)"
     }
     assert not tripped(rows[1:10], LIMITS)
 

@@ -159,6 +159,7 @@ def collect(
     samples = records.samples(
         rows,
         texts,
+        again,
         graded,
         rewards,
         advantages,

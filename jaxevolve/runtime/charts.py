@@ -211,6 +211,49 @@ def stacked_chart(
     return _figure(title, "average step", legend, parts, spoken, note)
 
 
+def scatter_chart(
+    title: str,
+    groups: Sequence[tuple[str, str, Sequence[tuple[float, float]]]],
+    *,
+    limits: tuple[float, float],
+    at: str,
+    note: str = "",
+) -> Markup:
+    """Points of a map whose axes mean nothing.
+
+    Args:
+        title: of the figure.
+        groups: (name, figure beside it, points), at most three, each with a sign of its own.
+        limits: of both axes.
+        at: said beside the title.
+        note: one sentence under the drawing.
+    """
+    across, up = _Axis(*limits, LEFT, RIGHT), _Axis(*limits, BOTTOM + 18, TOP)
+    parts = [
+        f'<rect class="map" x="{LEFT}" y="{TOP - 6}" width="{RIGHT - LEFT}" '
+        f'height="{BOTTOM + 30 - TOP}"/>'
+    ]
+    # The largest group first, so that it hides none of the others.
+    order = sorted(range(len(groups)), key=lambda i: -len(groups[i][2]))
+    parts += [
+        f'<path class="point p{i}" d="{_sign(i, across(x), up(y))}"/>'
+        for i in order
+        for x, y in groups[i][2]
+    ]
+    legend = [(f"point p{i}", name, told) for i, (name, told, _) in enumerate(groups)]
+    spoken = "; ".join(f"{name}: {told}" for name, told, _ in groups)
+    return _figure(title, at, legend, parts, spoken, note)
+
+
+def _sign(group: int, x: float, y: float) -> str:
+    """A path around a point: a triangle, a ring, a cross."""
+    return (
+        f"M{x:.1f},{y - 4:.1f} l4,7 h-8 z",
+        f"M{x - 2:.1f},{y:.1f} a2,2 0 1 0 4,0 a2,2 0 1 0 -4,0",
+        f"M{x - 3:.1f},{y - 3:.1f} l6,6 m0,-6 l-6,6",
+    )[group]
+
+
 @dataclass(frozen=True)
 class _Axis:
     """Maps [low, high] onto [start, end] of the drawing; a single value goes to the middle."""
@@ -368,6 +411,12 @@ def _figure(
 def _swatch(style: str) -> Markup:
     """The sample of a line or a layer beside its name."""
     kind = style.partition(" ")[0]
+    if kind == "point":
+        sign = _sign(int(style[-1]), 8, 6)
+        return Markup(
+            '<svg class="swatch" width="16" height="12" viewBox="0 0 16 12" aria-hidden="true">'
+            f'<path class="{style}" d="{sign}"/></svg>'
+        )
     inside = {
         "line": f'<line class="{style}" x1="0" x2="26" y1="6" y2="6"/>',
         "box": f'<rect class="layer {style}" x=".5" y=".5" width="15" height="11"/>',

@@ -16,6 +16,12 @@ from jaxevolve.runtime.tables import stem
 
 COLUMNS = 120  # points on a training curve; a longer run is averaged to as many
 FAMILIES = 6  # lines that a chart can tell apart
+THEORY = (
+    "At every visit of a question an update should multiply the odds of an answer by exp(η r). "
+    "Under majority voting r is 1 for the majority answer and 0 for any other; under the softened "
+    "frequency it is the answer's share (CSRS 3.1). ρ is the share of the majority answer, ε that "
+    "of another one; η, which the theory takes for given, is fitted."
+)
 PHASES = ("rollout", "retrace", "answers", "score", "update")
 
 
@@ -34,7 +40,8 @@ def sections(
         config: of the run.
 
     Returns:
-        {"id": "collapse", "title": ..., "text": ..., "charts": [figures]}, in order.
+        {"id": "collapse", "title": ..., "text": what to heed, "note": what to know, "charts":
+        [figures]}, in order.
     """
     rows, _ = thin(metrics)
     keys = {stem(key): key for e in evaluations for key in e}
@@ -85,6 +92,7 @@ def sections(
                 steps("any response", "label/pass_at_n"),
             ],
             **share,
+            events=events,
             note="Share that is right by the labels.",
         ),
         line_chart(
@@ -226,15 +234,21 @@ def sections(
         ),
     ]
     found = [
-        ("learning", "Does it learn?", "", learning),
-        ("collapse", "Does it collapse?", _alarms(told), collapsing),
-        ("theory", "Does it follow theory?", "", theory),
-        ("updates", "Are the updates sound?", _skipped(metrics), updates),
-        ("time", "Where does the time go?", "", time),
+        ("learning", "Does it learn?", "", "", learning),
+        ("collapse", "Does it collapse?", _alarms(told), "", collapsing),
+        ("theory", "Does it follow theory?", "", THEORY, theory),
+        ("updates", "Are the updates sound?", _skipped(metrics), "", updates),
+        ("time", "Where does the time go?", "", "", time),
     ]
     return [
-        {"id": name, "title": title, "text": text, "charts": [chart for chart in charts if chart]}
-        for name, title, text, charts in found
+        {
+            "id": name,
+            "title": title,
+            "text": text,
+            "note": note,
+            "charts": [chart for chart in charts if chart],
+        }
+        for name, title, text, note, charts in found
         if any(charts)
     ]
 

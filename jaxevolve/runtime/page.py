@@ -46,8 +46,13 @@ class Run:
     samples: Mapping[int, Sequence[Mapping[str, Any]]]
 
 
-def render(run: Run) -> str:
-    """The page of a run."""
+def render(run: Run, more: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The page of a run.
+
+    Args:
+        run: what it has left.
+        more: sections behind those that every run has.
+    """
     environment = Environment(
         loader=FileSystemLoader(ASSETS),
         autoescape=True,
@@ -63,7 +68,10 @@ def render(run: Run) -> str:
         style=Markup((ASSETS / "page.css").read_text(encoding="utf-8")),
         head=head(run),
         result=tables.result(run.evaluations),
-        sections=figures.sections(run.metrics, run.evaluations, run.visits, run.record["config"]),
+        sections=[
+            *figures.sections(run.metrics, run.evaluations, run.visits, run.record["config"]),
+            *more,
+        ],
         every=every,
         samples=panels(run.samples, environment),
         settings=tables.settings(run.record),

@@ -117,7 +117,7 @@ def by_gap(visits: Rows) -> Markup:
         logs = seen.log_factor[inside]
         x.append(float(seen.gap[inside].mean()))
         y.append(float(np.exp(logs.mean())))
-        spread.append(float(y[-1] * 2 * logs.std() / math.sqrt(inside.sum())))
+        spread.append(float(y[-1] * min(2 * logs.std() / math.sqrt(inside.sum()), 1)))
     etas = {name: contrast_eta(seen, rule) for name, rule in RULES.items()}
     if not x or any(map(math.isnan, etas.values())):
         return Markup("")
@@ -169,8 +169,8 @@ def trajectories(visits: Rows) -> list[Markup]:
                 lines,
                 form=percent,
                 limits=(0.0, 1.0),
-                note=f"Mean share of held-out samples, {len(paths[title]) / 2:g} questions: "
-                "measured, and from the first visit on as the recursions have it.",
+                note=f"Mean shares over the samples of about {len(paths[title]) // 2} held-out "
+                "questions, and what the recursions make of the first.",
             )
         )
     return charts

@@ -22,6 +22,25 @@ NEVER = float("nan")  # no vote accuracy is known
 UNLABELED = {key: value for key, value in HEALTHY.items() if not key.startswith("label")}
 
 
+# Votes, entropy and unanimous questions of whole runs, of docs/experiments.md: the default one, and
+# majority voting at ten times its learning rate.
+DEFAULT = (
+    "0.9375 1 0.9375 0.9375 1 0.9375 1 0.875 0.9375 1 1 0.9375 1 1 1 0.9375 1 1 1 1",
+    "0.1016 0.1038 0.099 0.0859 0.0844 0.079 0.0767 0.0621 0.0645 0.0567 0.0545 0.0521 0.0509 0.044 "
+    "0.0519 0.0468 0.0462 0.0365 0.0317 0.0402",
+    "0.125 0 0.0625 0.125 0.125 0.0625 0.1875 0.1875 0.1875 0.3125 0.1875 0.25 0.25 0.375 "
+    "0.3125 0.125 0.3125 0.3125 0.8125 0.4375",
+)
+PROVOKED = (
+    "0.9375 0.875 0.75 0.4375 0.3125 0.3125 0.375 0.375 0.1875 0.0625 0.1875 0.0625 0.5625 0.125 "
+    "0.375 0.1875 0.25 0 0.25 0.1875",
+    "0.1016 0.0992 0.0744 0.0638 0.0566 0.0714 0.0614 0.0593 0.0851 0.08 0.0739 0.0811 0.0869 0.0976 "
+    "0.0812 0.0785 0.05 0.0401 0.0396 0.0565",
+    "0.125 0.0625 0.1875 0.375 0.25 0.375 0.25 0.1875 0.0625 0 0.1875 0 0.125 0.125 "
+    "0.0625 0.3125 0.5625 0.5 0.5625 0.375",
+)
+
+
 def run(*rows):
     return [{"step": step, **row} for step, row in enumerate(rows, 1)]
 
@@ -79,6 +98,14 @@ def test_votes_fall_below_the_runs_best_steps_and_not_below_one_lucky_step():
         15: "30% of the votes are right, and 73% were (every step since 11)"
     }
     assert not tripped(rows[1:10], LIMITS)
+
+
+@pytest.mark.parametrize(("curves", "steps"), [(DEFAULT, []), (PROVOKED, [8, 18])])
+def test_of_two_real_runs_the_one_that_collapsed_is_told(curves, steps):
+    names = ("label/vote_accuracy", "policy/entropy", "rollout/unanimous")
+    columns = [list(map(float, curve.split())) for curve in curves]
+    rows = run(*(dict(zip(names, values)) for values in zip(*columns, strict=True)))
+    assert list(tripped(rows, LIMITS)) == steps
 
 
 def test_different_signs_in_turn_are_no_alarm():

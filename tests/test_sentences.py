@@ -60,7 +60,7 @@ def test_a_bert_gives_the_states_that_transformers_gives(folder):
 
 
 def test_a_folder_that_is_no_bert_is_refused(tmp_path, folder):
-    with pytest.raises(UserError, match="nowhere cannot be read .* --encoder=ngrams"):
+    with pytest.raises(UserError, match=r"nowhere cannot be read .* --encoder=ngrams"):
         embed(TEXTS, str(tmp_path / "nowhere"))
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())

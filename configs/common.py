@@ -145,6 +145,22 @@ def defaults() -> ConfigDict:
                 # The run ends after this many updates in a row that were not finite. [ours]
                 "max_skipped": 5,
             },
+            # When a run counts as collapsed: one of the signs in every one of `patience` steps in a
+            # row. Runs of the embedded model that go well show none of them. [ours]
+            "collapse": {
+                # "warn", "stop", or "rollback": end with the newest checkpoint from before.
+                "action": "warn",
+                "patience": 5,  # steps
+                "entropy": 0.005,  # below: nats a token of the policy
+                "unanimous": 0.9,  # above: share of questions whose responses all agree
+                # Both are also what mastery looks like, and do not count where labels tell that
+                # more than this share of the votes is right.
+                "vote_accuracy": 0.8,
+                # Votes are wrong, where labels tell, so far below those of the run's best steps.
+                "vote_drop": 0.3,
+                "looping": 0.3,  # above: share of responses that end in a loop of tokens
+                "no_answer": 0.5,  # above: share of responses without an answer
+            },
             "checkpoint": {
                 "every": 20,  # [csrs] steps; 0: only at the end
                 "keep": 2,  # newest ones; the best by evaluation stays as well

@@ -23,7 +23,7 @@ from jaxevolve.objectives import group_advantage, response_mask
 from jaxevolve.packing import make_layout, rows_needed
 from jaxevolve.policy import WIDTH, Policy, read, sampling_rules
 from jaxevolve.recipes import records
-from jaxevolve.recipes.measures import Seen, measure, speed
+from jaxevolve.recipes.measures import Seen, ends_in_loop, measure, speed
 from jaxevolve.rewards import (
     format_ok,
     majority_vote,
@@ -46,11 +46,19 @@ Score = Callable[..., tuple[jax.Array, jax.Array, jax.Array | None]]
 
 @dataclass(frozen=True)
 class Collected:
-    """What collecting a batch yields: the experience, metrics of the step, readable samples."""
+    """What collecting a batch yields.
+
+    Attributes:
+        experience: to learn from.
+        metrics: of the step, over all processes.
+        samples: of some questions, for people to read.
+        answers: [P][G] of the maternal responses, None for none.
+    """
 
     experience: Experience
     metrics: dict[str, float]
     samples: list[dict[str, Any]]
+    answers: list[list[str | None]]
 
 
 @struct.dataclass
@@ -142,6 +150,7 @@ def collect(
         reclasses=reclasses,
         lengths=maternal.lengths,
         stopped=maternal.stopped,
+        looping=ends_in_loop(maternal.tokens, maternal.lengths - maternal.stopped),
         continued=retraced.responses.lengths,
         entropy=np.where(mask, entropy, 0.0).sum(-1),
         gap=np.where(mask, gap, 0.0).max(-1),
@@ -154,6 +163,7 @@ def collect(
     samples = records.samples(
         rows,
         texts,
+        again,
         graded,
         rewards,
         advantages,
@@ -161,7 +171,7 @@ def collect(
         retraced.anchor,
         policy.processor.decode,
     )
-    return Collected(experience, metrics, samples)
+    return Collected(experience, metrics, samples, [own[:group] for own in graded.answers])
 
 
 def sample(

@@ -21,6 +21,7 @@ _CHOICES = {
     "grpo.aggregation": ("token", "sequence", "constant"),
     "optimizer.moments": ("float32", "bfloat16", "int8"),
     "grpo.remat": ("none", "layer", "dots"),
+    "collapse.action": ("warn", "stop", "rollback"),
 }
 
 # A setting that may name a user's function instead of a choice, and how.
@@ -38,6 +39,7 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
             "grpo.minibatches",
             "grpo.micro_batch",
             "checkpoint.keep",
+            "collapse.patience",
             "eval.n",
             "optimizer.max_skipped",
         ),
@@ -58,6 +60,7 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
             "optimizer.weight_decay",
             "optimizer.warmup",
             "checkpoint.every",
+            "collapse.entropy",
             "eval.every",
             "eval.every_epochs",
             "eval.questions",
@@ -77,7 +80,17 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
     ),
     # A group of one has no mean to differ from.
     "rollout.n": ("at least 2", lambda value: value >= 2),
-    "retrace.rate": ("between 0 and 1", lambda value: 0 <= value <= 1),
+    **dict.fromkeys(
+        (
+            "retrace.rate",
+            "collapse.unanimous",
+            "collapse.vote_accuracy",
+            "collapse.vote_drop",
+            "collapse.looping",
+            "collapse.no_answer",
+        ),
+        ("between 0 and 1", lambda value: 0 <= value <= 1),
+    ),
     "grpo.dual_clip": ("above 1", lambda value: value > 1),
 }
 

@@ -34,6 +34,7 @@ class Run:
         record: config.json.
         metrics: a mapping a finished step, steps rising; at least one.
         evaluations: a mapping an evaluation, steps rising.
+        visits: lines of visits.jsonl of held-out questions, steps rising.
         samples: step -> records of questions (recipes/records.py), of the steps to be shown.
     """
 
@@ -41,18 +42,27 @@ class Run:
     record: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
     evaluations: Sequence[Mapping[str, Any]]
+    visits: Sequence[Mapping[str, Any]]
     samples: Mapping[int, Sequence[Mapping[str, Any]]]
 
 
-def render(run: Run) -> str:
-    """The page of a run."""
+def render(run: Run, more: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The page of a run.
+
+    Args:
+        run: what it has left.
+        more: sections behind those that every run has.
+    """
     templates = environment()
     rows, every = figures.thin(run.metrics)
     return templates.get_template("page.html").render(
         **furniture(),
         head=head(run),
         result=tables.result(run.evaluations),
-        sections=figures.sections(run.metrics, run.evaluations),
+        sections=[
+            *figures.sections(run.metrics, run.evaluations, run.visits, run.record["config"]),
+            *more,
+        ],
         every=every,
         samples=panels(run.samples, templates),
         settings=tables.settings(run.record),

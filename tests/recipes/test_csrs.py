@@ -19,6 +19,7 @@ from jaxevolve.data.validate import open_data
 from jaxevolve.learner import TrainState, make_score
 from jaxevolve.policy import sampling_rules
 from jaxevolve.recipes import csrs
+from jaxevolve.recipes.measures import FREQUENCIES
 from jaxevolve.rollout import decode
 from jaxevolve.rollout.generate import Responses, generate
 from jaxevolve.rollout.jobs import Response
@@ -34,11 +35,16 @@ ALWAYS = {
     *("reward/mean", "reward/std", "reward/excluded", "advantage/zero_groups", "policy/entropy"),
     *("rollout/length", "rollout/truncated", "rollout/no_answer", "rollout/unanimous"),
     *("rollout/distinct_answers", "rollout/logprob_gap", "rollout/tokens"),
-    *("retrace/agreement", "retrace/tokens"),
+    *("rollout/confident", "rollout/looping", "retrace/agreement", "retrace/tokens"),
     *("throughput/slot_utilization", "throughput/sampled_tokens_per_second"),
     "throughput/forced_tokens_per_second",
 }
-LABELED = {"label/accuracy", "label/vote_accuracy", "label/pass_at_n", "label/excluded"}
+LABELED = {
+    *("label/accuracy", "label/vote_accuracy", "label/pass_at_n", "label/excluded"),
+    *("retrace/same_if_right", "retrace/same_if_wrong"),
+    *(f"label/right_by_frequency/{low}" for low in FREQUENCIES),
+    *(f"label/answers_by_frequency/{low}" for low in FREQUENCIES),
+}
 
 
 def make_config(**changes):
@@ -109,7 +115,11 @@ def test_the_policy_is_its_own_reference_before_any_update(collected):
 
 def test_metrics_are_those_of_the_design(collected):
     assert collected.metrics.keys() == ALWAYS | LABELED
-    assert np.isfinite(list(collected.metrics.values())).all()
+    # A share of nothing is no number: here no answer is as frequent as that.
+    empty = {name for name, value in collected.metrics.items() if np.isnan(value)}
+    assert empty <= {f"label/right_by_frequency/{low}" for low in FREQUENCIES}
+    assert all(not collected.metrics[name.replace("right", "answers")] for name in empty)
+    assert not np.isinf(list(collected.metrics.values())).any()
 
 
 def test_metrics_tell_what_is_in_the_samples(collected):

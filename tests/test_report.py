@@ -375,7 +375,7 @@ def test_without_two_visits_nothing_is_measured(tmp_path, lines):
     write_lines(run / "visits.jsonl", [visit(0, 2)][:lines])
     page = read(run)
     assert "Factor by lead" not in page.text
-    assert "Answers to contested questions" not in page.text
+    assert "Leading answer, contested" not in page.text
 
 
 def test_maps_of_responses_are_drawn_on_demand(tmp_path):

@@ -216,7 +216,8 @@ def scatter_chart(
     title: str,
     groups: Sequence[tuple[str, str, Sequence[tuple[float, float]]]],
     *,
-    limits: tuple[float, float],
+    wide: tuple[float, float],
+    high: tuple[float, float],
     at: str,
     note: str = "",
 ) -> Markup:
@@ -225,15 +226,15 @@ def scatter_chart(
     Args:
         title: of the figure.
         groups: (name, figure beside it, points), at most three, each with a sign of its own.
-        limits: of both axes.
+        wide: the range from left to right.
+        high: the range from the bottom up.
         at: said beside the title.
         note: one sentence under the drawing.
     """
-    across, up = _Axis(*limits, LEFT, RIGHT), _Axis(*limits, BOTTOM + 18, TOP)
-    parts = [
-        f'<rect class="map" x="{LEFT}" y="{TOP - 6}" width="{RIGHT - LEFT}" '
-        f'height="{BOTTOM + 30 - TOP}"/>'
-    ]
+    edge = 8
+    across = _Axis(*wide, edge, WIDTH - edge)
+    up = _Axis(*high, HEIGHT - edge, edge)
+    parts = [f'<rect class="map" width="{WIDTH}" height="{HEIGHT}"/>']
     # The largest group first, so that it hides none of the others.
     order = sorted(range(len(groups)), key=lambda i: -len(groups[i][2]))
     parts += [

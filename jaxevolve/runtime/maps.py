@@ -35,7 +35,7 @@ def section(samples: Mapping[int, Records], encoder: str | None) -> dict[str, An
     texts, places = texts[:MOST], np.array(places[:MOST])
     points, name = embed(texts, encoder)
     mapped = tsne(points)
-    limits = (float(mapped.min()), float(mapped.max()))
+    wide, high = zip(mapped.min(0).tolist(), mapped.max(0).tolist())
     charts = []
     for step in samples:
         groups, found = [], []
@@ -49,7 +49,8 @@ def section(samples: Mapping[int, Records], encoder: str | None) -> dict[str, An
             scatter_chart(
                 f"Responses at step {step}",
                 groups,
-                limits=limits,
+                wide=wide,
+                high=high,
                 at=f"ratio {number(ratio)}",
                 note="Beside the names, the spread: mean distance from the centroid of a "
                 "question's responses, over its questions.",

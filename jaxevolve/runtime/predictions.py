@@ -16,9 +16,9 @@ GAPS = 5  # ranges of rho - eps that are told apart
 FEWEST = 8  # questions that a drawn mean is made of
 # The leading answer's share of half of the first samples, above and up to.
 GROUPS = {
-    "Contested at first": (0.0, 0.5),
-    "Led at first": (0.5, 0.99),
-    "Clear at first": (0.99, 1),
+    "Leading answer, contested": (0.0, 0.5),
+    "Leading answer, ahead": (0.5, 0.99),
+    "Leading answer, clear": (0.99, 1),
 }
 
 Rows = Sequence[Mapping[str, Any]]
@@ -156,7 +156,7 @@ def trajectories(visits: Rows) -> list[Markup]:
     steps = [visit["step"] for visit in visits]
     charts = []
     for title, mean in means.items():
-        lines = [Line("leading answer", steps, mean[:, 0].tolist())]
+        lines = [Line("measured", steps, mean[:, 0].tolist())]
         for name, rule in RULES.items():
             eta = fitted_eta(before, after, rule)
             if not math.isnan(eta):

@@ -8,7 +8,7 @@ own parent has ended. What a response is does not depend on any of this (see `re
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -22,6 +22,9 @@ from jaxevolve.rollout.sampling import Sampling
 from jaxevolve.runtime.buckets import bucket
 
 FEWEST_ROWS = 8  # on a device: fewer cost hardly less
+# Parameters from which on fewer rows at the end of the queue are worth a program of their own: it
+# takes some three CPU-seconds to compile, what a smaller model saves in a thousand batches.
+LARGE = 4_000_000
 ROOM = 128  # least room for a prompt: prompts of several sizes share their programs
 
 Finish = Callable[[Job, int, Response], Iterable[Job]]
@@ -73,6 +76,8 @@ def run(
     longest = max(job.prompt.tokens.shape[1] for job in queue)
     most = max(job.limit for job in queue)
     table = sizes(rows, width, fewest, shards, len(queue) if alone else None)
+    if sum(leaf.size for leaf in jax.tree.leaves(params)) < LARGE:
+        table = replace(table, rows=table.rows[:1])
     device = Device(model, params, key, deviation, shards, place)
     device.make(
         prompts=table.seats,

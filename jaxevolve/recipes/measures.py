@@ -6,7 +6,7 @@ import numpy as np
 from flax import struct
 
 from jaxevolve.objectives import uninformative_groups
-from jaxevolve.rewards import distinct_answers, unanimous, vote
+from jaxevolve.rewards import auc, distinct_answers, unanimous, vote
 from jaxevolve.rollout.jobs import Stats
 
 
@@ -16,7 +16,7 @@ class Seen:
 
     Attributes:
         rewards: f32[P, G].
-        counted: bool[P], the prompts whose rewards mean anything.
+        counted: bool[P, G], the responses whose rewards mean anything.
         classes: i32[P, G] of the answers.
         reclasses: i32[P, G, M] of the re-inferences.
         lengths: i32[P, G] tokens.
@@ -27,6 +27,9 @@ class Seen:
         labeled: bool[P], the prompts with a label that can be compared with.
         faulty: bool[P], those with a broken one.
         correct: bool[P, G].
+        scores: f32[P, G] of a judge, NaN where it gave none; None, like the two below, without one.
+        unread: bool[P, G, R], its judgements without a score.
+        judging: i32[P, G, R] tokens of its judgements.
     """
 
     rewards: np.ndarray
@@ -41,6 +44,9 @@ class Seen:
     labeled: np.ndarray
     faulty: np.ndarray
     correct: np.ndarray
+    scores: np.ndarray | None = None
+    unread: np.ndarray | None = None
+    judging: np.ndarray | None = None
 
 
 def measure(seen: Seen) -> dict[str, float]:
@@ -49,7 +55,9 @@ def measure(seen: Seen) -> dict[str, float]:
     return {
         "reward/mean": earned.mean(),
         "reward/std": earned.std(),
-        "advantage/zero_groups": np.asarray(uninformative_groups(seen.rewards)).mean(),
+        "advantage/zero_groups": np.asarray(
+            uninformative_groups(seen.rewards, seen.counted)
+        ).mean(),
         "policy/entropy": seen.entropy.sum() / seen.lengths.sum(),
         "rollout/length": seen.lengths.mean(),
         "rollout/truncated": (~seen.stopped).mean(),
@@ -61,6 +69,7 @@ def measure(seen: Seen) -> dict[str, float]:
         "retrace/agreement": agreement(seen.classes, seen.reclasses),
         "retrace/tokens": seen.continued.sum(),
         **label_metrics(seen),
+        **judge_metrics(seen),
     }
 
 
@@ -102,3 +111,18 @@ def label_metrics(seen: Seen) -> dict[str, float]:
         "label/pass_at_n": correct.any(-1).mean(),
         "label/excluded": excluded,
     }
+
+
+def judge_metrics(seen: Seen) -> dict[str, float]:
+    """What the judge made of the responses, and how well that tells right from wrong by labels."""
+    if seen.scores is None:
+        return {}
+    known = ~np.isnan(seen.scores)
+    found = {
+        "judge/score": seen.scores[known].mean() if known.any() else float("nan"),
+        "judge/unread": seen.unread.mean(),
+        "judge/tokens": seen.judging.sum(),
+    }
+    if seen.labeled.any():
+        found["judge/auc"] = auc(seen.scores[seen.labeled], seen.correct[seen.labeled])
+    return found

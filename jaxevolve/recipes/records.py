@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxevolve.answers.grading import Graded
 from jaxevolve.hf.images import open_image
+from jaxevolve.recipes.self_judge import Judgement
 from jaxevolve.rollout.generate import Responses
 
 PROMPTS = 4  # a step
@@ -25,12 +26,14 @@ def samples(
     maternal: Responses,
     anchor: np.ndarray,
     decode: Callable[[np.ndarray], str],
+    judgement: Judgement | None = None,
 ) -> list[dict[str, Any]]:
     """Records of the first prompts of a batch, as samples/STEP.jsonl holds them.
 
     Counts are those of an answer's class among the maternal responses and among all
     re-inferences; `reinference` lists the answers that followed a response's anchor, which stands
-    behind `anchor` tokens and `kept` characters.
+    behind `anchor` tokens and `kept` characters. Where there is a judge, `score` is what it gave,
+    None where that cannot be read, and `judgements` what it said.
     """
     group = rewards.shape[1]
     written = []
@@ -57,6 +60,10 @@ def samples(
             }
             for g in range(group)
         ]
+        if judgement is not None:
+            for response, score, said in zip(responses, judgement.scores[p], judgement.texts[p]):
+                response["score"] = None if np.isnan(score) else float(score)
+                response["judgements"] = said
         written.append(
             {
                 "id": row["id"],

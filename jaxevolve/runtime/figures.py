@@ -13,7 +13,7 @@ from jaxevolve.runtime.tables import stem
 
 COLUMNS = 120  # points on a training curve; a longer run is averaged to as many
 FAMILIES = 6  # lines that a chart can tell apart
-PHASES = ("rollout", "retrace", "answers", "score", "update")
+PHASES = ("rollout", "retrace", "judge", "answers", "score", "update")
 
 
 def sections(

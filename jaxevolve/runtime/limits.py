@@ -12,11 +12,14 @@ _CHOICES = {
     "data.overlong": ("drop", "refuse"),
     "retrace.anchor": ("fraction", "random", "token"),
     "retrace.noise_per": ("maternal", "prompt", "sample"),
-    "reward.kind": ("softened", "majority", "self_consistency", "label"),
+    "reward.kind": ("softened", "majority", "self_consistency", "label", "judged"),
     "reward.pool": ("prompt", "anchor"),
     "reward.equality": ("math", "string"),
     "reward.no_answer": ("zero", "string"),
-    "grpo.advantage": ("mean", "std"),
+    "judge.prompt": ("rubric", "short"),
+    "judge.unread": ("zero", "exclude"),
+    "judge.base": ("consistency", "none"),
+    "grpo.advantage": ("mean", "std", "log_group"),
     "grpo.aggregation": ("token", "sequence", "constant"),
     "optimizer.moments": ("float32", "bfloat16", "int8"),
     "grpo.remat": ("none", "layer", "dots"),
@@ -36,6 +39,7 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
             "checkpoint.keep",
             "eval.n",
             "optimizer.max_skipped",
+            "judge.max_tokens",
         ),
         ("at least 1", lambda value: value >= 1),
     ),
@@ -58,14 +62,24 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
             "eval.every_epochs",
             "eval.questions",
             "lora.rank",
+            "judge.repeats",
+            "judge.refresh",
         ),
         ("at least 0", lambda value: value >= 0),
     ),
     **dict.fromkeys(
-        ("rollout.top_p", "grpo.clip_low"), ("above 0 and at most 1", lambda v: 0 < v <= 1)
+        ("rollout.top_p", "judge.top_p", "judge.hard_above", "grpo.clip_low"),
+        ("above 0 and at most 1", lambda v: 0 < v <= 1),
     ),
     **dict.fromkeys(
-        ("rollout.temperature", "reward.eps", "grpo.clip_high", "optimizer.clip_norm"),
+        (
+            "rollout.temperature",
+            "judge.temperature",
+            "reward.eps",
+            "grpo.alpha",
+            "grpo.clip_high",
+            "optimizer.clip_norm",
+        ),
         ("above 0", lambda v: v > 0),
     ),
     **dict.fromkeys(
@@ -73,7 +87,9 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
     ),
     # A group of one has no mean to differ from.
     "rollout.n": ("at least 2", lambda value: value >= 2),
-    "retrace.rate": ("between 0 and 1", lambda value: 0 <= value <= 1),
+    **dict.fromkeys(
+        ("retrace.rate", "judge.format_penalty"), ("between 0 and 1", lambda v: 0 <= v <= 1)
+    ),
     "grpo.dual_clip": ("above 1", lambda value: value > 1),
 }
 

@@ -122,8 +122,9 @@ def judge(
 ) -> Judgement:
     """Judges every response of a batch.
 
-    A judgement is a function of the step's key, the sample id, the response's number in its group
-    and the number of the repeat.
+    Image, rubric and problem are read once a question, the candidates behind them. A judgement is a
+    function of the step's key, the sample id, the response's number in its group and the number of
+    the repeat.
 
     Args:
         policy: the judge.
@@ -143,11 +144,13 @@ def judge(
     longest = max(len(tokens) for own in encoded for tokens in own)
     jobs = []
     for p, own in enumerate(encoded):
+        stem = one(questions, p)
         for g, tokens in enumerate(own):
             kept = np.array([tokens], np.int32), np.array([len(tokens)])
             members = range(g * shape[2], (g + 1) * shape[2])
-            prompt = fork(one(questions, p), *kept, longest)
-            jobs.append(Job(prompt, JUDGE, members, settings.max_tokens, tag=(p, g)))
+            prompt = fork(stem, *kept, longest)
+            job = Job(prompt, JUDGE, members, settings.max_tokens, stem=stem, tag=(p, g))
+            jobs.append(job)
 
     def finish(job: Job, member: int, response: Response) -> tuple[()]:
         p, g = job.tag

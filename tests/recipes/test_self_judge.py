@@ -15,6 +15,7 @@ from jaxevolve.hf.config import read_config
 from jaxevolve.learner import make_score
 from jaxevolve.models.qwen2_5_vl import init_params
 from jaxevolve.recipes import csrs, self_judge
+from jaxevolve.rollout import decode, device
 from jaxevolve.rollout.generate import one
 from jaxevolve.rollout.retrace import fork
 from jaxevolve.runtime import checkpoint, cli, metrics
@@ -177,6 +178,21 @@ def test_a_judgement_is_its_own_wherever_it_is_made(policy, rows, judged):
     assert few.texts == judged.texts
     back = judge(policy, rows[::-1], CANDIDATES[::-1])
     assert back.texts == judged.texts[::-1]
+
+
+def test_images_are_read_once_a_question_for_all_its_candidates(policy, rows, judged, monkeypatch):
+    read, prefill = [], decode.prefill
+
+    def counted(model, params, prompts, noise):
+        read.extend(np.asarray(prompts.ids).tolist())
+        return prefill(model, params, prompts, noise)
+
+    monkeypatch.setattr(decode, "prefill", counted)
+    made = judge(policy, rows)
+    assert made.texts == judged.texts
+    # Two at a time, of COUNT questions.
+    assert sorted(read) == sorted(policy.prompts(rows).ids.tolist())
+    assert COUNT % device.READ_AT_ONCE == 0
 
 
 def test_the_judge_sees_no_label(policy, rows, judged):

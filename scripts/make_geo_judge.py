@@ -12,7 +12,6 @@ the same kind: it stands in for the judgement that a large model brings along.
 
 import json
 import re
-import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -21,7 +20,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import app, flags
+from absl import flags
 from tokenizers import Tokenizer
 
 from fitting import Stage, fit
@@ -35,21 +34,10 @@ from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
 from jaxevolve.policy import Policy, load_policy
 from jaxevolve.recipes.self_judge import CANDIDATE, PROBLEM, encode, heads
 from jaxevolve.rollout.retrace import fork
-from jaxevolve.runtime.cli import load_config
+from jaxevolve.runtime import cli
 from judge_auc import measure
 
 ROOT = Path(__file__).resolve().parents[1]
-FLAGS = flags.FLAGS
-flags.DEFINE_string("out", "jaxevolve/assets/geo_judge", "folder to make; empty or missing")
-flags.DEFINE_string("model", "jaxevolve/assets/geo_tiny", "what it starts from, and judges")
-flags.DEFINE_integer("seed", 0, "of problems, candidates and batches")
-flags.DEFINE_integer("steps", 800, "updates", lower_bound=1)
-flags.DEFINE_integer("batch", 64, "judgements an update", lower_bound=1)
-flags.DEFINE_integer("pool", 4096, "drawings to learn from", lower_bound=1)
-flags.DEFINE_integer("candidates", 2, "responses to each", lower_bound=1)
-flags.DEFINE_integer("questions", 40, "held-out questions of each family", lower_bound=1)
-flags.DEFINE_float("learning_rate", 2e-3, "highest learning rate", lower_bound=0)
-
 MENTION, SCORES = "; candidate ", ' BEGIN_SCORES {"answer_correctness": '
 WORDS = (
     *(PROBLEM, CANDIDATE, MENTION, SCORES, ', "reasoning_quality": ', ', "visual_grounding": '),
@@ -73,7 +61,7 @@ what a large model knows before any training, and a run with it is no evidence t
 needed. Another run of the command, or another version of the code, gives a judge of this quality,
 not these bytes.
 
-Candidates sampled from geo_tiny at temperature 1 on {questions} held-out questions a family, one
+Candidates sampled from geo_tiny at temperature 1 on about {questions} held-out questions a family, one
 sampled judgement each: how well scores tell right from wrong (area under the ROC curve), and the
 mean score of either.
 
@@ -83,6 +71,20 @@ mean score of either.
 
 License: Apache-2.0. All figures: figures.json.
 """
+
+
+def define(values: flags.FlagValues) -> None:
+    """The script's flags."""
+    text, number = flags.DEFINE_string, flags.DEFINE_integer
+    text("out", "jaxevolve/assets/geo_judge", "folder to make; empty or missing", values)
+    text("model", "jaxevolve/assets/geo_tiny", "what it starts from, and judges", values)
+    number("seed", 0, "of problems, candidates and batches", flag_values=values)
+    number("steps", 700, "updates", 1, flag_values=values)
+    number("batch", 64, "judgements an update", 1, flag_values=values)
+    number("pool", 3072, "drawings to learn from", 1, flag_values=values)
+    number("candidates", 2, "responses to each", 1, flag_values=values)
+    number("questions", 40, "held-out questions of each family", 1, flag_values=values)
+    flags.DEFINE_float("learning_rate", 2e-3, "highest learning rate", 0, flag_values=values)
 
 
 def with_words(tokenizer: Tokenizer, words: tuple[str, ...]) -> Tokenizer:
@@ -143,42 +145,44 @@ def asked(judge: Policy, rows: list[dict[str, Any]], candidates: list[list[str]]
     return fork(jax.tree.map(lambda x: x[each], questions), tokens, lengths, tokens.shape[1])
 
 
-def main(_: list[str]) -> None:
+def main(values: flags.FlagValues) -> None:
     """Trains, writes, measures."""
-    out, actor = Path(FLAGS.out), load_policy(FLAGS.model)
+    out, actor = Path(values.out), load_policy(values.model)
     families = dict.fromkeys(FAMILIES, 1.0)
-    problems = GeometryProblems(seed=FLAGS.seed + 3000, families=families, length=FLAGS.pool)
+    problems = GeometryProblems(seed=values.seed + 3000, families=families, length=values.pool)
     rows = [problems[i] for i in range(len(problems))]
-    sampled = actor.generate(actor.prompts(rows), n=FLAGS.candidates, seed=FLAGS.seed)
+    sampled = actor.generate(actor.prompts(rows), n=values.candidates, seed=values.seed)
     print(f"candidates: {time.process_time():.0f} CPU-s", flush=True)
     tokenizer = with_words(actor.processor.tokenizer.backend_tokenizer, WORDS)
-    config = replace(read_config(FLAGS.model), vocab_size=tokenizer.get_vocab_size())
+    config = replace(read_config(values.model), vocab_size=tokenizer.get_vocab_size())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        copy_texts(Path(FLAGS.model), folder)
+        copy_texts(Path(values.model), folder)
         (folder / "config.json").write_text(json.dumps(write_config(config, None)))
         tokenizer.save(str(folder / "tokenizer.json"))
         model, processor = Qwen2_5_VL(config), load_processor(folder, config)
-        params = grow(actor.params, config.vocab_size, FLAGS.seed)
+        params = grow(actor.params, config.vocab_size, values.seed)
         prompts = asked(Policy(model, params, processor), rows, sampled.texts)
         drawn = [problems.problem(i) for i in range(len(problems))]
         flat = [(problem, text) for problem, own in zip(drawn, sampled.texts) for text in own]
-        stage = Stage("judge", FLAGS.steps, prompts, JUDGEMENT, lambda i, _: judgement(*flat[i]))
+        stage = Stage("judge", values.steps, prompts, JUDGEMENT, lambda i, _: judgement(*flat[i]))
         params = fit(
             model,
             params,
             processor,
             [stage],
-            FLAGS.learning_rate,
-            batch=FLAGS.batch,
-            seed=FLAGS.seed,
+            values.learning_rate,
+            batch=values.batch,
+            seed=values.seed,
         )
         export_folder(params, config, folder, out)
     seconds = round(time.process_time())
-    held_out = load_config(str(ROOT / "configs" / "self_judge.py"))
+    held_out = cli.load_config(str(ROOT / "configs" / "self_judge.py"))
     held_out.judge.path = str(out)
-    source = GeometryProblems(seed=FLAGS.seed + 4000, families=families, length=1 << 20)
-    flags_given = [f"--{f.name}={f.value}" for f in FLAGS.flags_by_module_dict()[sys.argv[0]]]
+    source = GeometryProblems(seed=values.seed + 4000, families=families, length=1 << 20)
+    own = flags.FlagValues()
+    define(own)
+    flags_given = [f"--{name}={values[name].value}" for name in own]
     figures = {
         "command": f"python scripts/make_geo_judge.py {' '.join(flags_given)}",
         "cpu_seconds": seconds,
@@ -186,25 +190,25 @@ def main(_: list[str]) -> None:
         "held_out": measure(
             actor,
             load_policy(out),
-            [source[i] for i in range(FLAGS.questions * len(FAMILIES))],
+            [source[i] for i in range(values.questions * len(FAMILIES))],
             held_out,
         ),
     }
-    text = describe(figures)
+    text = describe(figures, values.questions)
     (out / "README.md").write_text(text, encoding="utf-8")
     (out / "figures.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     print(text)
 
 
-def describe(figures: dict[str, Any]) -> str:
+def describe(figures: dict[str, Any], questions: int) -> str:
     """The folder's README."""
     columns = ("candidates", "right", "auc", "score_if_right", "score_if_wrong")
     table = [
-        " | ".join([f"| {name}", *(str(values[column]) for column in columns)]) + " |"
-        for name, values in figures["held_out"].items()
+        " | ".join([f"| {name}", *(str(row[column]) for column in columns)]) + " |"
+        for name, row in figures["held_out"].items()
     ]
-    return README.format(**figures, questions=FLAGS.questions, table="\n".join(table))
+    return README.format(**figures, questions=questions, table="\n".join(table))
 
 
 if __name__ == "__main__":
-    app.run(main)
+    cli.run(main, define, __doc__)

@@ -188,9 +188,9 @@ def test_images_are_read_once_a_question_for_all_its_candidates(policy, rows, ju
         return prefill(model, params, prompts, noise)
 
     monkeypatch.setattr(decode, "prefill", counted)
-    made = judge(policy, rows)
+    made = judge(policy, rows, **{"rollout.rows": COUNT * GROUP * REPEATS})
     assert made.texts == judged.texts
-    # Two at a time, of COUNT questions.
+    # All at once, so that no read is filled up with a prompt that goes nowhere.
     assert sorted(read) == sorted(policy.prompts(rows).ids.tolist())
     assert COUNT % device.READ_AT_ONCE == 0
 
@@ -313,48 +313,57 @@ def test_settings_that_contradict_each_other_are_refused(policy, changes, words)
         self_judge.open_processor(make_config(**changes), policy.processor)
 
 
-def run(folder, data, answering, **changes):
-    """Runs or resumes a few steps in this process; metrics by step, and the last parameters."""
-    config = make_config(
-        **{
-            "model.path": str(answering),
-            "data.path": str(data),
-            "eval.path": str(data),
-            "eval.questions": 2,
-            "eval.n": 2,
-            "eval.every": 0,
-            "optimizer.lr": 3e-2,
-            "judge.repeats": 1,
-            **changes,
-        }
-    )
-    train.train(config, folder)
-    last = checkpoint.find(folder)
-    values = {line["step"]: line for line in metrics.read_jsonl(folder / "metrics.jsonl")}
-    return [values[step]["judge/score"] for step in sorted(values)], last
+@pytest.fixture
+def judges(monkeypatch):
+    """The final norm of every judge that has been asked, in order: it tells them apart."""
+    seen, real = [], self_judge.judge
+
+    def noted(policy, *arguments):
+        seen.append(np.asarray(policy.params["model"]["norm"]["weight"]).tolist())
+        return real(policy, *arguments)
+
+    monkeypatch.setattr(self_judge, "judge", noted)
+    return seen
 
 
-def sums(folder):
-    """A checkpoint's arrays, told by their checksums."""
-    loaded, _ = checkpoint.load(folder, abstract(folder))
-    return jax.tree.map(lambda x: x.tobytes(), jax.device_get(loaded))
+def test_a_judge_that_follows_the_policy_survives_an_interruption(tmp_path, answering, judges):
+    data = str(answerer.write_rows(tmp_path / "rows.jsonl", answerer.rows(9, varied=False)))
 
+    def run(folder, steps):
+        config = make_config(
+            **{
+                "model.path": str(answering),
+                "data.path": data,
+                "eval.path": data,
+                "eval.questions": 2,
+                "eval.n": 2,
+                "eval.every": 0,
+                "optimizer.lr": 3e-2,
+                "judge.repeats": 1,
+                "judge.refresh": 2,
+                "checkpoint.every": 1,
+                "checkpoint.keep": 9,
+                "steps": steps,
+            }
+        )
+        train.train(config, folder)
+        return [line["judge/score"] for line in metrics.read_jsonl(folder / "metrics.jsonl")]
 
-def abstract(folder):
-    """The parameters and the judge of a checkpoint, as `load` wants them."""
-    made = jax.eval_shape(lambda: init_params(read_config(folder), jax.random.key(0)))
-    return {"params": made, "judge": made}
+    def norm(step, name="params"):
+        found = arrays(checkpoint.find(tmp_path / "whole" / "checkpoints" / str(step)))
+        return found[name]["model"]["norm"]["weight"].tolist()
 
-
-def test_a_judge_that_follows_the_policy_survives_an_interruption(tmp_path, answering):
-    data = answerer.write_rows(tmp_path / "rows.jsonl", answerer.rows(9, varied=False))
-    often = {"judge.refresh": 2}
-    whole, end = run(tmp_path / "whole", data, answering, steps=5, **often)
+    whole = run(tmp_path / "whole", 5)
+    assert judges == [judges[0], judges[0], norm(2), norm(2), norm(4)]
+    assert norm(3, "judge") == norm(2) != norm(3)
     # Interrupted after step 3, when the judge is the policy as it was after step 2.
-    run(tmp_path / "parts", data, answering, steps=3, **often)
-    parts, other_end = run(tmp_path / "parts", data, answering, steps=5, **often)
-    assert whole == parts
-    assert sums(end) == sums(other_end)
-    fixed, _ = run(tmp_path / "fixed", data, answering, steps=5)
-    assert whole[:2] == fixed[:2]
-    assert whole[2:] != fixed[2:]
+    run(tmp_path / "parts", 3)
+    assert run(tmp_path / "parts", 5) == whole
+    ends = [arrays(checkpoint.find(tmp_path / name)) for name in ("whole", "parts")]
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
+def arrays(folder):
+    """The parameters and the judge of a checkpoint."""
+    made = jax.eval_shape(lambda: init_params(read_config(folder), jax.random.key(0)))
+    return jax.device_get(checkpoint.load(folder, {"params": made, "judge": made})[0])

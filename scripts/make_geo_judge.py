@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from tokenizers import Tokenizer
@@ -61,9 +62,9 @@ what a large model knows before any training, and a run with it is no evidence t
 needed. Another run of the command, or another version of the code, gives a judge of this quality,
 not these bytes.
 
-Candidates sampled from geo_tiny at temperature 1 on about {questions} held-out questions a family, one
-sampled judgement each: how well scores tell right from wrong (area under the ROC curve), and the
-mean score of either.
+Candidates sampled from geo_tiny at temperature 1 on about {questions} held-out questions a family,
+one sampled judgement each: how well scores tell right from wrong (area under the ROC curve), and
+the mean score of either.
 
 | family | candidates | right | AUC | score if right | score if wrong |
 | --- | --- | --- | --- | --- | --- |
@@ -103,7 +104,9 @@ def grow(params: Any, size: int, seed: int) -> Any:
     old = params["model"]["embed_tokens"]["weight"]
     shape = (size - len(old), old.shape[1])
     rows = float(old.std()) * jax.random.normal(jax.random.key(seed), shape)
-    weight = jax.numpy.concatenate([old, rows])
+    weight = jnp.concatenate([old, rows])
+    # Copies, as learning consumes them.
+    params = jax.tree.map(jnp.copy, params)
     return {**params, "model": {**params["model"], "embed_tokens": {"weight": weight}}}
 
 

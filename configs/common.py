@@ -79,7 +79,8 @@ def defaults() -> ConfigDict:
                 "m": 5,  # [csrs] re-inferences an anchor; 0: no retrace
                 "rate": 0.7,  # [csrs] part of a response that is kept
                 # Where a response is cut: "fraction" of its length [csrs Eq. 6], "random" fraction
-                # [csrs A.5], or at "token", the same position in all.
+                # [csrs A.5], at "token", the same position in all, or at rate times the mean length
+                # of the others of its "group" [ours].
                 "anchor": "fraction",
                 "token": 26,
                 # Standard deviation in pixel values of [0, 1]; the paper states none. [ours]
@@ -92,7 +93,9 @@ def defaults() -> ConfigDict:
                 "train": False,
             },
             "reward": {
-                "kind": "softened",  # or "majority", "self_consistency", "label", "judged"
+                # or "majority", "self_consistency", "label", "judged", or a function of your own as
+                # "path/to/file.py:function"
+                "kind": "softened",
                 "gamma": 0.2,  # [csrs]
                 "beta": 5.0,  # [csrs]
                 "eps": 1e-6,  # [ours]
@@ -172,6 +175,22 @@ def defaults() -> ConfigDict:
                 "warmup": 0,  # [verl] updates; constant afterwards
                 # The run ends after this many updates in a row that were not finite. [ours]
                 "max_skipped": 5,
+            },
+            # When a run counts as collapsed: one of the signs in every one of `patience` steps in a
+            # row. Runs of the embedded model that go well show none of them. [ours]
+            "collapse": {
+                # "warn", "stop", or "rollback": end with the newest checkpoint from before.
+                "action": "warn",
+                "patience": 5,  # steps
+                "entropy": 0.005,  # below: nats a token of the policy
+                "unanimous": 0.9,  # above: share of questions whose responses all agree
+                # Both are also what mastery looks like, and do not count where labels tell that
+                # more than this share of the votes is right.
+                "vote_accuracy": 0.8,
+                # Votes are wrong, where labels tell, so far below those of the run's best steps.
+                "vote_drop": 0.3,
+                "looping": 0.3,  # above: share of responses that end in a loop of tokens
+                "no_answer": 0.5,  # above: share of responses without an answer
             },
             "checkpoint": {
                 "every": 20,  # [csrs] steps; 0: only at the end

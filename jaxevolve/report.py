@@ -1,6 +1,6 @@
 """Writes a run's report: one self-contained HTML page.
 
-python -m jaxevolve.report --workdir=DIR
+python -m jaxevolve.report --workdir=DIR [--embeddings=20,60,100]
 """
 
 import json
@@ -11,10 +11,11 @@ from typing import Any
 
 from absl import flags
 
-from jaxevolve.runtime import cli
+from jaxevolve.runtime import cli, maps
 from jaxevolve.runtime.errors import UserError
 from jaxevolve.runtime.metrics import read_jsonl
 from jaxevolve.runtime.page import Run, render
+from jaxevolve.visits import FILE, HELD_OUT
 
 SAMPLED_STEPS = 7  # steps whose questions are shown
 
@@ -22,29 +23,47 @@ SAMPLED_STEPS = 7  # steps whose questions are shown
 def define(values: flags.FlagValues) -> None:
     """The command's own flags."""
     flags.DEFINE_string("workdir", None, "the folder of a run", flag_values=values)
+    flags.DEFINE_list(
+        "embeddings",
+        [],
+        "steps of which to draw maps of the embedded responses, maternal and re-inferences",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "encoder",
+        None,
+        "what embeds them: a Hugging Face folder of a BERT, or ngrams; default all-MiniLM-L6-v2 "
+        "where the extra embeddings is installed, else ngrams",
+        flag_values=values,
+    )
 
 
 def main(values: flags.FlagValues) -> None:
     """Writes the page and tells where it is."""
     if not values.workdir:
         raise UserError("--workdir is missing: give the folder of a run")
-    print(write(values.workdir))
+    print(write(values.workdir, values.embeddings, values.encoder))
 
 
-def write(workdir: str | Path) -> Path:
+def write(workdir: str | Path, embeddings: Sequence[str] = (), encoder: str | None = None) -> Path:
     """Writes DIR/report.html, of a run that has ended or goes on.
 
     Args:
         workdir: DIR, the run's folder.
+        embeddings: steps of which to draw maps of responses.
+        encoder: what embeds them (jaxevolve/sentences.py).
 
     Returns:
         The path of the page.
 
     Raises:
-        UserError: the folder holds no run, or no step has been finished.
+        UserError: the folder holds no run, no step has been finished, or there are no re-inferences
+            of a step that is to be mapped.
     """
     page = Path(workdir) / "report.html"
-    html = render(read(Path(workdir)))
+    run = read(Path(workdir))
+    more = [maps.section(to_map(Path(workdir), embeddings), encoder)] if embeddings else []
+    html = render(run, more)
     beside = page.with_suffix(".rewritten")
     beside.write_text(html, encoding="utf-8")
     os.replace(beside, page)
@@ -66,6 +85,7 @@ def read(workdir: Path) -> Run:
     evaluations = by_step(read_jsonl(workdir / "eval.jsonl"))
     # Evaluations on other questions than the last one's cannot be compared with it.
     evaluations = [e for e in evaluations if e.get("benchmark") == evaluations[-1].get("benchmark")]
+    visits = [v for v in read_jsonl(workdir / FILE) if v["of"] == HELD_OUT]
     # A run that was killed may have left samples beyond its last finished step.
     samples = {row["step"]: workdir / "samples" / f"{row['step']}.jsonl" for row in metrics}
     chosen = spread([step for step, path in samples.items() if path.is_file()], SAMPLED_STEPS)
@@ -74,8 +94,23 @@ def read(workdir: Path) -> Run:
         record=json.loads(config.read_text(encoding="utf-8")),
         metrics=metrics,
         evaluations=evaluations,
+        visits=by_step(visits),
         samples={step: read_jsonl(samples[step]) for step in chosen},
     )
+
+
+def to_map(workdir: Path, steps: Sequence[str]) -> dict[int, list[dict[str, Any]]]:
+    """Records of the steps that maps are asked of."""
+    found = {}
+    for step in steps:
+        records = read_jsonl(workdir / "samples" / f"{step}.jsonl")
+        if not any(response.get("continued") for r in records for response in r["responses"]):
+            raise UserError(
+                f"--embeddings={step}: {workdir}/samples has no re-inferences of that step; give "
+                "steps that it has, of a run with retrace.m above 0"
+            )
+        found[int(step)] = records
+    return found
 
 
 def by_step(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

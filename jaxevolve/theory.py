@@ -12,7 +12,7 @@ steps of Adam, so 1 / beta of a visit is something to fit (`fitted_eta`), not a 
 Answers are the entries of a vector p f64[A] that sums to 1.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -88,27 +88,65 @@ def contrastive_factor(p: ArrayLike, rule: Rule, eta: float) -> float:
     return float(np.exp(eta * (r[majority] - r[tail])))
 
 
-def odds_factor(before: ArrayLike, after: ArrayLike) -> np.ndarray:
-    """The contrastive factor measured on counts, by question, from one visit to the next (Eq. 4).
+class Contrast(NamedTuple):
+    """What two visits of Q questions tell of the contrastive factor.
 
-    The odds are those of the answer that was the majority before against all others together, with
-    half a count added to each (Haldane and Anscombe), so that they are finite.
+    Attributes:
+        log_factor: f64[Q], log G: by how much the log-odds of the majority answer against all
+            others have grown from one visit to the next. NaN for a question with a single answer.
+        gap: f64[Q], rho - eps over both visits: the majority's share, and the share of another
+            answer, the mean over responses that give another. NaN likewise.
+    """
+
+    log_factor: np.ndarray
+    gap: np.ndarray
+
+
+def contrast(before: ArrayLike, after: ArrayLike) -> Contrast:
+    """Measures the contrastive factor on counts of answers (Eq. 4, 5).
+
+    The majority is that of both visits together. Taken from the first visit alone it would be an
+    answer that was lucky there, and would seem to lose at the next: so, where nothing changes, log
+    G is zero on average. Half a count is added to both sides of the odds (Haldane and Anscombe),
+    so that they are finite; with few samples it draws log G towards zero.
+
+    All other answers stand together for the long tail. Majority voting multiplies the odds against
+    each of them by the same exp(eta), and against all of them too; under the softened frequency
+    eps is their mean, to first order. Shares of both visits are a little wider apart than those
+    of the first, which the recursion has, so the eta of a softened reward comes out lower by some
+    percent.
 
     Args:
         before: i[Q, A] counts of each answer.
         after: i[Q, A] counts of the same answers, at the next visit.
-
-    Returns:
-        f64[Q].
     """
     before, after = np.asarray(before, np.float64), np.asarray(after, np.float64)
-    majority = before.argmax(-1)[..., None]
+    both = before + after
+    majority = both.argmax(-1)[..., None]
 
-    def odds(counts: np.ndarray) -> np.ndarray:
+    def log_odds(counts: np.ndarray) -> np.ndarray:
         own = np.take_along_axis(counts, majority, -1)[..., 0]
-        return (own + 0.5) / (counts.sum(-1) - own + 0.5)
+        return np.log(own + 0.5) - np.log(counts.sum(-1) - own + 0.5)
 
-    return odds(after) / odds(before)
+    shares = both / np.maximum(both.sum(-1, keepdims=True), 1)
+    rho = np.take_along_axis(shares, majority, -1)[..., 0]
+    others = np.where(np.arange(both.shape[-1]) == majority, 0.0, shares)
+    rest = others.sum(-1)
+    some = rest > 0
+    eps = (others**2).sum(-1) / np.where(some, rest, 1.0)
+    change = log_odds(after) - log_odds(before)
+    return Contrast(np.where(some, change, np.nan), np.where(some, rho - eps, np.nan))
+
+
+def contrast_eta(seen: Contrast, rule: Rule) -> float:
+    """The eta with which a rule explains measured factors best: log G = eta, or eta (rho - eps).
+
+    Least squares over questions, those with a single answer left out; NaN where none is left.
+    """
+    known = ~np.isnan(seen.gap)
+    reward = seen.gap[known] if rule == "softened" else np.ones(known.sum())
+    spread = (reward * reward).sum()
+    return float((reward * seen.log_factor[known]).sum() / spread) if spread > 0 else float("nan")
 
 
 def fitted_eta(before: ArrayLike, after: ArrayLike, rule: Rule) -> float:

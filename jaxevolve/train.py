@@ -6,6 +6,7 @@ One step: a batch of prompts, responses and re-inferences, rewards, a few clippe
 command resumes a run that was interrupted. Everything goes to the work directory.
 """
 
+import itertools
 import logging
 import shutil
 import signal
@@ -18,7 +19,7 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict
 
-from jaxevolve import report
+from jaxevolve import collapse, report
 from jaxevolve.benchmarks import accuracy, table
 from jaxevolve.benchmarks import questions as questions_of
 from jaxevolve.benchmarks.table import Benchmark
@@ -32,6 +33,7 @@ from jaxevolve.models.lora import merge
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
 from jaxevolve.policy import Policy, load_model_params, load_model_processor, step_key
 from jaxevolve.recipes import csrs, self_judge
+from jaxevolve.rewards import user
 from jaxevolve.runtime import cli, distributed, mesh, metrics
 from jaxevolve.runtime.errors import UserError
 from jaxevolve.training import (
@@ -42,10 +44,12 @@ from jaxevolve.training import (
     lora_scale,
     make_functions,
     make_optimizer,
+    roll_back,
     save,
     start_or_resume,
     summarize,
 )
+from jaxevolve.visits import HELD_OUT, TRAINING, Answered, Visits, of_records, rule_of
 
 log = logging.getLogger("jaxevolve")
 ROWS = "rows"  # questions in the layouts of training data, no published benchmark
@@ -104,6 +108,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
             open_workdir(workdir, config)
         judge_processor = self_judge.open_processor(config, processor)
         supervised = config.reward.kind == "label"
+        if ":" in config.reward.kind:
+            user.load(config.reward.kind)
         rows = open_data(
             config.data.path,
             config.data,
@@ -171,10 +177,12 @@ def train(config: ConfigDict, workdir: Path) -> None:
         batches.set_state(position)
     timer = metrics.PhaseTimer()
     writer = metrics.MetricsWriter(workdir, step) if first else None
-    judge = Evaluations(workdir, benchmark, questions, config)
+    visits = Visits(workdir, step, rule_of(config.reward.kind))
+    judge = Evaluations(workdir, benchmark, questions, config, visits)
     bar = metrics.progress_line(plan.steps, step)
     stop = StopSignal()
-    skipped_in_a_row, warned = 0, set()
+    skipped_in_a_row, warned, ill = 0, set(), ""
+    past = collapse.history(distributed.from_first(metrics.read_jsonl(workdir / "metrics.jsonl")))
     if not step:
         judge.run(views(state.params)[0], step)
     last = stop.agreed()
@@ -216,6 +224,15 @@ def train(config: ConfigDict, workdir: Path) -> None:
             "system/compiles": compiles.count,
             "system/host_rss_mb": metrics.host_rss_mb(),
         }
+        if plan.steps > plan.steps_per_epoch:  # questions come again
+            asked = map(Answered, (row["id"] for row in batch.rows), collected.answers)
+            everyone = itertools.chain(*distributed.gather(list(asked)))
+            values |= visits.note(TRAINING, step, list(everyone))
+        past += collapse.history([{"step": step, **values}])
+        was_ill, ill = ill, collapse.alarm(past, config.collapse)
+        values["collapse/alarm"] = int(bool(ill))
+        if ill and not was_ill:
+            log.warning("step %d: the run has collapsed: %s", step, ill)
         for name, sentence in alarms(values, config).items():
             if name not in warned:
                 log.warning("step %d: %s (%s)", step, sentence, name)
@@ -226,10 +243,13 @@ def train(config: ConfigDict, workdir: Path) -> None:
         shown = {k: f"{values[k]:.3f}" for k in ("reward/mean", "policy/entropy")}
         bar.set_postfix({**shown, "tok/s": f"{tokens / seconds:.0f}"})
         bar.update(1)
+        if ill and config.collapse.action == "rollback":
+            break
         if step == plan.steps or (plan.eval_every and step % plan.eval_every == 0):
             judge.run(views(state.params)[0], step)
         # Asked once: a wish that comes while the state is saved is granted after the next step.
-        last = stop.agreed() or step == plan.steps
+        ends = bool(ill) and config.collapse.action == "stop"
+        last = stop.agreed() or step == plan.steps or ends
         due = config.checkpoint.every and step % config.checkpoint.every == 0
         if due or last or judge.best_step == step:
             save(
@@ -240,11 +260,23 @@ def train(config: ConfigDict, workdir: Path) -> None:
                 f"{skipped_in_a_row} updates in a row were not finite, up to step {step}; lower "
                 f"--config.optimizer.lr (now {config.optimizer.lr}) and resume from {workdir}"
             )
+        if ends:
+            if first:
+                report.write(workdir)
+            raise UserError(
+                f"the run has collapsed at step {step}: {ill}; lower --config.optimizer.lr (now "
+                f"{config.optimizer.lr}), or resume from {workdir} with "
+                "--config.collapse.action=warn"
+            )
     bar.close()
     if first:
         writer.close()
     stop.restore()
-    if step < plan.steps:
+    rolled_back = bool(ill) and config.collapse.action == "rollback"
+    if rolled_back:
+        state, step = roll_back(workdir, step, state, config)
+        judge.run(views(state.params)[0], step)
+    elif step < plan.steps:
         if not first:
             return
         print(f"\nStopped after step {step} of {plan.steps}; everything is saved. To go on, give")
@@ -260,7 +292,10 @@ def train(config: ConfigDict, workdir: Path) -> None:
     export_folder(final, processor.config, processor.folder, exported)
     if first:
         page = report.write(workdir)
-        print_table(judge.all, workdir / "checkpoints" / str(step), exported, page)
+        told = [e for e in judge.all if e["step"] <= step]
+        print_table(told, workdir / "checkpoints" / str(step), exported, page)
+        if rolled_back:
+            print(f"\nCollapsed, and back at step {step}: {ill}")
 
 
 def open_workdir(workdir: Path, config: ConfigDict) -> None:
@@ -304,8 +339,15 @@ class Evaluations:
         all: every evaluation so far, in order; the same on all processes, of which one writes.
     """
 
-    def __init__(self, workdir: Path, benchmark: Benchmark, rows: Any, config: ConfigDict) -> None:
-        self._workdir, self._benchmark = workdir, benchmark
+    def __init__(
+        self,
+        workdir: Path,
+        benchmark: Benchmark,
+        rows: Any,
+        config: ConfigDict,
+        visits: Visits,
+    ) -> None:
+        self._workdir, self._benchmark, self._visits = workdir, benchmark, visits
         self._rows, self._config = rows, config
         self.all: list[dict[str, Any]] = distributed.from_first(
             metrics.read_jsonl(workdir / "eval.jsonl")
@@ -344,6 +386,7 @@ class Evaluations:
         if self._benchmark.name != ROWS:
             name = f"{self._benchmark.name} {name}"
             figures |= accuracy.official(self._benchmark, self._rows, records)
+        figures |= self._visits.note(HELD_OUT, step, of_records(records))
         self.all.append({"step": step, "benchmark": name, **figures})
         if distributed.is_first():
             metrics.append_evaluation(self._workdir, self.all[-1])

@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
+from jaxevolve import collapse
 from jaxevolve.hf.export import copy_texts
 from jaxevolve.hf.processor import Processor
 from jaxevolve.learner import Experience, TrainState, cast, make_score, make_update
@@ -21,6 +22,7 @@ from jaxevolve.models.lora import init_adapters
 from jaxevolve.moments import scale_by_adam
 from jaxevolve.objectives import grpo_loss, mean_metrics
 from jaxevolve.runtime import checkpoint, mesh
+from jaxevolve.runtime.errors import UserError
 
 log = logging.getLogger("jaxevolve")
 
@@ -248,6 +250,7 @@ def save(
     last: bool,
 ) -> None:
     """Saves a checkpoint; a full disk ends the run only where nothing could follow."""
+    steps = {*checkpoint.saved(workdir), step}
     try:
         checkpoint.save(
             workdir,
@@ -256,12 +259,41 @@ def save(
             {"data": position, "seed": config.seed, "lora": lora_of(config)},
             write_files=partial(copy_texts, processor.folder),
             keep=config.checkpoint.keep,
-            best_step=best_step,
+            stay={best_step, *collapse.needed(steps, step, config.collapse)},
         )
     except checkpoint.NotSaved as error:
         if last:
             raise
         log.warning("%s", error)
+
+
+def roll_back(workdir: Path, step: int, state: TrainState, config: ConfigDict) -> tuple[Any, int]:
+    """The state of the newest checkpoint from before a collapse that was told at `step`.
+
+    Checkpoints of the collapse are set aside as STEP.collapsed: the same command goes on from the
+    good one.
+
+    Returns:
+        The state, and the steps that it has behind it.
+
+    Raises:
+        UserError: there is no such checkpoint.
+    """
+    last = collapse.good(checkpoint.saved(workdir), step, config.collapse)
+    if last is None:
+        raise UserError(
+            f"the run collapsed before its first checkpoint, of which config.checkpoint.every="
+            f"{config.checkpoint.every} makes one every so many steps; nothing is left but the "
+            f"model that it began with, {config.model.path}: lower --config.optimizer.lr (now "
+            f"{config.optimizer.lr}) and give another --workdir"
+        )
+    checkpoint.set_aside(workdir, last, "collapsed")
+    wanted = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
+        vars(state),
+    )
+    restored = checkpoint.restore(workdir, wanted)
+    return TrainState(**restored.state), restored.step
 
 
 def lora_of(config: ConfigDict) -> dict[str, Any] | None:

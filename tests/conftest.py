@@ -5,10 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 # Nearly all of a test's time goes into compiling programs that run once: half of it is saved.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Time is never asserted, and what compiles takes seconds once.
+settings.register_profile("jaxevolve", deadline=None)
+settings.load_profile("jaxevolve")
 
 
 @pytest.fixture(scope="session")

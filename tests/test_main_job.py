@@ -35,6 +35,13 @@ KEYS = {
     *("throughput/sampled_tokens_per_second", "throughput/forced_tokens_per_second"),
     "throughput/slot_utilization",
     "system/host_rss_mb",
+    *("rollout/confident", "rollout/looping", "collapse/alarm"),
+    *("retrace/same_if_right", "retrace/same_if_wrong"),
+    *(
+        f"label/{what}_by_frequency/{low}"
+        for what in ("right", "answers")
+        for low in (0.0, 0.2, 0.4, 0.6, 0.8)
+    ),
 }
 
 

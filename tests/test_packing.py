@@ -39,7 +39,7 @@ def there_and_back(layout, values):
 
 
 @given(batches(2, st.just(5)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_token_stands_once_in_one_piece_and_comes_back(lengths):
     layout = make_layout(lengths, L, rows_needed(lengths, L))
     count, group = lengths.shape
@@ -56,7 +56,6 @@ def test_every_token_stands_once_in_one_piece_and_comes_back(lengths):
 
 
 @given(batches(3, st.integers(1, 48)))
-@settings(deadline=None)
 def test_rows_hold_no_more_than_they_can_and_are_few(lengths):
     for of_prompt in lengths:
         row, _ = first_fit(of_prompt, L)
@@ -83,7 +82,7 @@ def test_six_numbers_of_rows_at_most(group, counts):
 
 
 @given(batches(2, st.just(5)))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_gradients_go_back_to_where_values_came_from(lengths):
     layout = jax.tree.map(jnp.asarray, make_layout(lengths, L, rows_needed(lengths, L)))
     shape = layout.source.shape

@@ -123,7 +123,7 @@ def test_the_largest_shapes_of_the_papers_setting():
 
 
 @given(tokens=st.integers(1, 400))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_no_image_of_moderate_shape_needs_more_windows(tokens):
     most = shapes.image_windows(tokens, SEVEN.vision)
     for short in range(1, tokens + 1):

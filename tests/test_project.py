@@ -21,7 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 TESTS = PROJECT["optional-dependencies"]["test"]
 
 # Needed without an import: ruff is a program, transformers fills chat templates by jinja2.
-NOT_IMPORTED = {"jinja2", "ruff"}
+NOT_IMPORTED = {"jinja2", "pytest-xdist", "ruff"}
 
 # What scripts/speed compares with; of the extra bench, and google-tunix beside it.
 PEERS = {"datasets", "torch", "trl", "tunix"}
@@ -31,6 +31,7 @@ COMMAND_ONE = (
     "&& python -m jaxevolve.train --config=configs/csrs.py"
 )
 INSTALL_TWO = 'python -m pip install -c constraints.txt -e ".[test]"'
+TEST_COMMAND = "python -m pytest -n 2 --dist=loadfile"
 
 
 def text(path):
@@ -68,7 +69,7 @@ def normal(name):
 
 def test_the_two_commands_stand_in_the_readme_as_they_are_promised():
     blocks = [block.strip() for block in fenced(ROOT / "README.md", "bash")]
-    assert blocks[:2] == [COMMAND_ONE, f"{INSTALL_TWO} && python -m pytest"]
+    assert blocks[:2] == [COMMAND_ONE, f"{INSTALL_TWO} && {TEST_COMMAND}"]
 
 
 def test_ci_installs_and_tests_as_the_readme_says():
@@ -76,7 +77,7 @@ def test_ci_installs_and_tests_as_the_readme_says():
     (install,) = (line for line in lines if "pip install" in line)
     quiet = re.sub(r" --(quiet|disable-pip-version-check)", "", install)
     assert quiet == INSTALL_TWO
-    assert lines[-1] == "python -m pytest"
+    assert lines[-1] == TEST_COMMAND
 
 
 @pytest.mark.parametrize("words", modules_run("jaxevolve."))

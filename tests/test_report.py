@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 
 import hypothesis
 import hypothesis.strategies as st
@@ -18,6 +19,8 @@ from jaxevolve.runtime import charts, cli, tables
 from jaxevolve.runtime.errors import UserError
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror='alert(2)'> & </textarea></title>\"'"
+LIMITS = cli.load_config(str(Path(__file__).resolve().parents[1] / "configs" / "csrs.py")).collapse
+FREQUENCIES = (0.0, 0.2, 0.4, 0.6, 0.8)
 VOID = {"meta", "br", "img", "input", "link", "hr"}
 
 
@@ -64,6 +67,8 @@ def evaluation(step, total):
         "truncated": 0.0,
         "entropy": 0.41 - 0.2 * grown,
     }
+    if step:
+        shares |= {"contrast/measured": 2.7, "contrast/majority": 5.3, "contrast/softened": 2.6}
     families = {
         name: {"questions": count, **shares, "average@8": average}
         for name, count, average in (
@@ -95,16 +100,23 @@ def metrics(step, total, rng):
         "policy/entropy": 0.4 - 0.2 * grown + noise(0.02),
         "rollout/length": 34 + 4 * grown + noise(1),
         "rollout/truncated": 0.0,
+        "rollout/looping": 0.0,
+        "rollout/confident": 0.2 + 0.4 * grown,
         "rollout/no_answer": 0.01 + noise(0.01),
         "rollout/unanimous": 0.06 + 0.4 * grown + noise(0.05),
         "rollout/distinct_answers": 4.2 - 1.8 * grown + noise(0.2),
         "rollout/logprob_gap": 2e-6 + noise(1e-6),
         "rollout/tokens": 4400.0,
         "retrace/agreement": 0.7 + 0.2 * grown + noise(0.03),
+        "retrace/same_if_right": 0.85,
+        "retrace/same_if_wrong": 0.4,
         "retrace/tokens": 6800.0,
         "label/accuracy": 0.58 + 0.25 * grown + noise(0.06),
         "label/vote_accuracy": 0.82 + 0.1 * grown + noise(0.06),
         "label/pass_at_n": 0.97 + noise(0.03),
+        **{f"label/right_by_frequency/{low}": low or None for low in FREQUENCIES},
+        **{f"label/answers_by_frequency/{low}": 0.2 for low in FREQUENCIES},
+        "collapse/alarm": 0,
         "policy/loss": noise(0.01),
         "policy/grad_norm": 0.7 + noise(0.2),
         "policy/kl": 0.04 * grown**2,
@@ -160,6 +172,7 @@ def sample(position, rng, image, text=None):
             "anchor": 25,
             "kept": 60,
             "reinference": after[g],
+            "continued": [f"{180 - 10 * m} . </think>" for m, _ in enumerate(after[g])],
             "correct": a == right,
         }
         for g, a in enumerate(answers)
@@ -173,6 +186,17 @@ def sample(position, rng, image, text=None):
         "images": [image] if image else [],
         "responses": responses,
     }
+
+
+def visit(step, total):
+    """Held-out questions of which one answer takes over, from six samples of eight on."""
+    rng = random.Random(step)
+    shares = {name: rng.random() + 0.5 * step / total for name in range(64)}
+    classes = {
+        f"q{name}": [int(rng.random() > 0.3 + 0.7 * share / 1.5) for _ in range(8)]
+        for name, share in shares.items()
+    }
+    return {"step": step, "of": "held-out", "classes": classes, "new": {}}
 
 
 def write_lines(path, rows):
@@ -193,6 +217,7 @@ def make_run(folder, steps=40, evaluate_every=20, samples_every=1, image=None):
             "rollout": {"n": 8},
             "retrace": {"m": 5},
             "reward": {"kind": "softened", "gamma": 0.2, "beta": 5.0},
+            "collapse": LIMITS.to_dict(),
         },
         "seed": 0,
         "command": ["/somewhere/jaxevolve/train.py", "--config=configs/csrs.py:tiny"],
@@ -205,6 +230,7 @@ def make_run(folder, steps=40, evaluate_every=20, samples_every=1, image=None):
     write_lines(folder / "metrics.jsonl", [metrics(s, steps, rng) for s in range(1, steps + 1)])
     evaluated = range(0, steps + 1, evaluate_every)
     write_lines(folder / "eval.jsonl", [evaluation(step, steps) for step in evaluated])
+    write_lines(folder / "visits.jsonl", [visit(step, steps) for step in evaluated])
     image = image or picture()
     for step in range(samples_every, steps + 1, samples_every):
         records = [sample(i, rng, image) for i in range(4)]
@@ -283,7 +309,7 @@ def test_every_curve_that_has_values_is_drawn(tmp_path):
     run = make_run(tmp_path / "run")
     page = read(run)
     figures = [a["aria-label"] for a in page.all("svg") if a.get("role") == "img"]
-    assert len(figures) == 22
+    assert len(figures) == 29
     (entropy,) = [label for label in figures if label.startswith("Entropy")]
     first, *_, last = (json.loads(s) for s in (run / "metrics.jsonl").read_text().splitlines())
     for row in (first, last):
@@ -307,7 +333,64 @@ def test_missing_and_null_values_leave_their_curve_out(tmp_path, missing):
         page = read(run)
         found.append([a["aria-label"] for a in page.all("svg") if a.get("role") == "img"])
     assert found[0] == found[1]
-    assert 0 < len(found[0]) < 22
+    assert 0 < len(found[0]) < 29
+
+
+def test_the_alarm_is_told_and_marked_where_it_went_on(tmp_path):
+    run = make_run(tmp_path / "run", steps=20, evaluate_every=20)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for row in rows[8:]:
+        row |= {"rollout/looping": 0.5, "collapse/alarm": int(row["step"] >= 13)}
+    write_lines(run / "metrics.jsonl", rows)
+    page = read(run)
+    told = "Collapse alarm at step 13: 50% of the responses end in a loop (every step since 9)."
+    assert page.text.count(told) == 1
+    marks = page.all("line", "event")
+    assert len(marks) > 5
+    assert len({mark["x1"] for mark in marks}) == 2  # of steps from 0 on, and from 1 on
+    assert not read(make_run(tmp_path / "healthy", steps=20)).all("line", "event")
+
+
+def test_answers_by_frequency_are_pooled_over_thirds_of_the_run(tmp_path):
+    run = make_run(tmp_path / "run", steps=2, evaluate_every=2)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = [row | {"step": step} for step, row in enumerate(rows * 3, 1)]
+    right, many = "label/right_by_frequency/0.8", "label/answers_by_frequency/0.8"
+    rows[0] |= {right: 1.0, many: 0.3}
+    rows[1] |= {right: 0.5, many: 0.1}
+    rows[2] |= {right: None, many: 0.0}
+    write_lines(run / "metrics.jsonl", rows)
+    page = read(run)
+    labels = {a["aria-label"].partition(".")[0]: a["aria-label"] for a in page.all("svg", None)
+              if a.get("role") == "img"}  # fmt: skip
+    curve = labels["Right answers by frequency"]
+    # (1.0 * 0.3 + 0.5 * 0.1) / 0.4; the lowest range has no answer that is known to be right.
+    assert "steps 1 to 2: 20.0% at 20 to 40%, 87.5% at 80 to 100%" in curve
+    assert "steps 1 to 2: 20.0% at 0 to 20%, 20.0% at 80 to 100%" in labels["Answers by frequency"]
+
+
+@pytest.mark.parametrize("lines", [0, 1])
+def test_without_two_visits_nothing_is_measured(tmp_path, lines):
+    run = make_run(tmp_path / "run", steps=2, evaluate_every=2)
+    write_lines(run / "visits.jsonl", [visit(0, 2)][:lines])
+    page = read(run)
+    assert "Factor by lead" not in page.text
+    assert "Leading answer, contested" not in page.text
+
+
+def test_maps_of_responses_are_drawn_on_demand(tmp_path):
+    run = make_run(tmp_path / "run", steps=3, evaluate_every=3)
+    html = report.write(run, ["1", "3"], "ngrams").read_text()
+    page = Page(html)
+    assert not page.mismatched
+    assert "embedded by hashed n-grams" in page.text
+    assert "Responses at step 3" in page.text
+    assert "Responses at step 2" not in page.text
+    # Of each step 4 questions with 8 responses and 40 re-inferences; one sign in the legend.
+    assert [len(page.all("path", f"point p{i}")) for i in (0, 1)] == [2 * 33, 2 * 161]
+    assert not re.search(r'="[^"]*(nan|inf)\b', html)
+    with pytest.raises(UserError, match=r"--embeddings=7: .* has no re-inferences of that step"):
+        report.write(run, ["7"])
 
 
 def test_a_gap_breaks_the_line_and_hides_no_neighbor(tmp_path):
@@ -376,6 +459,20 @@ def test_a_question_shows_votes_responses_and_their_anchors(tmp_path):
     assert [a["src"] for a in page.all("img")] == record["images"]
     kept = Counter(one["reinference"]).most_common(1)[0]
     assert f"{kept[0]} ×{kept[1]}" in page.text
+
+
+def test_a_users_reward_is_named_and_what_it_leaves_out_is_told(tmp_path):
+    run = make_run(tmp_path / "run", steps=1, evaluate_every=1)
+    config = json.loads((run / "config.json").read_text())
+    config["config"]["reward"]["kind"] = "mine/my_rewards.py:brief"
+    (run / "config.json").write_text(json.dumps(config))
+    record = json.loads((run / "samples" / "1.jsonl").read_text().splitlines()[0])
+    for response in record["responses"][1:]:
+        response["reward"] = None
+    write_lines(run / "samples" / "1.jsonl", [record])
+    page = read(run)
+    assert "the user's mine/my_rewards.py:brief" in page.text
+    assert page.text.count("left out") == len(record["responses"]) - 1
 
 
 def test_votes_account_for_every_response_and_re_inference(tmp_path):

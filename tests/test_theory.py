@@ -8,9 +8,10 @@ from hypothesis.extra import numpy as hnp
 
 from jaxevolve.rewards import majority_vote, self_consistency
 from jaxevolve.theory import (
+    contrast,
+    contrast_eta,
     contrastive_factor,
     fitted_eta,
-    odds_factor,
     reward,
     tilted,
     trajectory,
@@ -68,9 +69,52 @@ def test_eta_is_found_again():
     assert np.isnan(fitted_eta(starts[2:], starts[2:], "majority"))
 
 
-def test_measured_odds_by_hand():
-    factor = odds_factor([[6, 2], [3, 5]], [[7, 1], [4, 4]])
-    np.testing.assert_allclose(factor, [(7.5 / 1.5) / (6.5 / 2.5), (4.5 / 4.5) / (5.5 / 3.5)])
+def test_measured_contrast_by_hand():
+    seen = contrast([[6, 2, 0], [3, 5, 0], [5, 2, 1]], [[7, 1, 0], [2, 6, 0], [6, 1, 1]])
+    factors = [(7.5 / 1.5) / (6.5 / 2.5), (6.5 / 2.5) / (5.5 / 3.5), (6.5 / 2.5) / (5.5 / 3.5)]
+    np.testing.assert_allclose(np.exp(seen.log_factor), factors)
+    eps = (3**2 + 2**2) / (3 + 2) / 16
+    np.testing.assert_allclose(seen.gap, [13 / 16 - 3 / 16, 11 / 16 - 5 / 16, 11 / 16 - eps])
+
+
+def test_a_single_answer_has_no_contrast():
+    seen = contrast([[8, 0]], [[8, 0]])
+    assert np.isnan(seen.log_factor).all()
+    assert np.isnan(contrast_eta(seen, "softened"))
+
+
+def counts(numbers, shares, samples):
+    """i[Q, A] counts of so many samples of each distribution."""
+    return np.stack([numbers.multinomial(samples, p) for p in shares])
+
+
+def test_where_nothing_changes_the_measured_factor_is_one_on_average():
+    """Eight samples a visit: the majority of the first visit alone would seem to lose."""
+    numbers = np.random.default_rng(0)
+    p = numbers.dirichlet(np.ones(3), 20_000)
+    before, after = counts(numbers, p, 8), counts(numbers, p, 8)
+    seen = contrast(before, after)
+    assert abs(np.nanmean(seen.log_factor)) < 0.02
+    assert abs(contrast_eta(seen, "majority")) < 0.02
+    assert abs(contrast_eta(seen, "softened")) < 0.03
+
+
+@pytest.mark.parametrize("rule", ["majority", "softened"])
+@pytest.mark.parametrize(("samples", "slack"), [(5000, 0.1), (16, 0.25)])
+def test_a_rules_eta_is_measured_from_counts_and_the_other_rule_fits_worse(rule, samples, slack):
+    """With many samples it is nearly the recursion's; with few it is drawn towards zero."""
+    numbers = np.random.default_rng(1)
+    p = numbers.dirichlet([2, 2, 1], 4000)
+    after = tilted(p, reward(p, rule), 0.6)
+    seen = contrast(counts(numbers, p, samples), counts(numbers, after, samples))
+    eta = contrast_eta(seen, rule)
+    assert (1 - slack) * 0.6 < eta < 1.06 * 0.6
+    known = ~np.isnan(seen.gap)
+    errors = {
+        name: np.mean((seen.log_factor - contrast_eta(seen, name) * gap)[known] ** 2)
+        for name, gap in (("majority", 1.0), ("softened", seen.gap))
+    }
+    assert errors[rule] == min(errors.values())
 
 
 def test_one_answer_has_no_odds():

@@ -30,7 +30,7 @@ STEPS = 30
 # What design.md promises in every line of metrics.jsonl.
 KEYS = {
     "step",
-    *("reward/mean", "reward/std", "advantage/zero_groups"),
+    *("reward/mean", "reward/std", "reward/excluded", "advantage/zero_groups"),
     *("policy/loss", "policy/kl", "policy/entropy", "policy/clip_fraction", "policy/grad_norm"),
     *("policy/lr", "policy/skipped_updates"),
     *("rollout/length", "rollout/truncated", "rollout/no_answer", "rollout/unanimous"),
@@ -40,6 +40,7 @@ KEYS = {
     *("time/rollout", "time/retrace", "time/answers", "time/score", "time/update", "time/step"),
     *("throughput/tokens_per_second", "throughput/sampled_tokens_per_second"),
     *("throughput/forced_tokens_per_second", "throughput/slot_utilization"),
+    *("rollout/confident", "rollout/looping", "collapse/alarm"),
     *("system/compiles", "system/host_rss_mb"),
 }
 OF_THE_MACHINE = ("time/", "throughput/", "system/")
@@ -328,6 +329,8 @@ def refusal(monkeypatch, capsys, arguments):
         ("batch=12", ["batch=12", "11 usable rows"]),
         ("data.max_prompt_tokens=10", ["no row", "overlong"]),
         ("data.problem_key=quest", ["quest", "problem"]),
+        ("reward.kind=majorty", ["reward.kind=majorty", "majority", "FILE.py:FUNCTION"]),
+        ("reward.kind=nowhere/mine.py:reward", ["nowhere/mine.py", "does not exist"]),
     ],
 )
 def test_bad_settings_end_with_one_sentence(flags, monkeypatch, capsys, tmp_path, flag, words):
@@ -405,7 +408,8 @@ def made_up(answering, tmp_path, monkeypatch):
             ref_logprobs=None,
         )
         told = dict.fromkeys(("reward/mean", "policy/entropy", "rollout/tokens"), 1.0)
-        return csrs.Collected(experience, {**told, "retrace/tokens": 0.0}, [])
+        told["rollout/looping"] = collect.looping(len(seen))
+        return csrs.Collected(experience, {**told, "retrace/tokens": 0.0}, [], [["1"] * 3] * 4)
 
     def evaluate(policy, rows, **_):
         return None, []
@@ -414,9 +418,9 @@ def made_up(answering, tmp_path, monkeypatch):
     monkeypatch.setattr(train.accuracy, "evaluate", evaluate)
     monkeypatch.setattr(train.accuracy, "summary", lambda *_: {"questions": 8, "average@8": 0.5})
 
-    def run(advantages, **changes):
+    def run(advantages, looping=lambda step: 0.0, **changes):
         config.update_from_flattened_dict(changes)
-        collect.advantages = advantages
+        collect.advantages, collect.looping = advantages, looping
         train.train(config, tmp_path / "run")
         return metrics.read_jsonl(tmp_path / "run" / "metrics.jsonl"), seen
 
@@ -463,6 +467,63 @@ def test_a_run_ends_after_too_many_updates_in_a_row_that_were_not_finite(made_up
     assert "step 5" in str(caught.value)
     assert "optimizer.lr" in str(caught.value)
     assert len(metrics.read_jsonl(tmp_path / "run" / "metrics.jsonl")) == 5
+
+
+COLLAPSE = {"collapse.patience": 2, "checkpoint.every": 1, "checkpoint.keep": 1}
+
+
+def loops_from(first):
+    """The share of looping responses of a run that turns to gibberish at a step."""
+    return lambda step: 0.9 * (step >= first)
+
+
+def test_a_warning_of_collapse_lets_the_run_go_on(made_up, caplog):
+    lines, _ = made_up(broken_at(), loops_from(4), **COLLAPSE)
+    assert [line["collapse/alarm"] for line in lines] == [0, 0, 0, 0, 1, 1]
+    (warning,) = [r.message for r in caplog.records if "collapsed" in r.message]
+    assert warning.startswith("step 5: the run has collapsed: 90% of the responses end in a loop")
+
+
+def test_a_collapsed_run_goes_back_to_the_checkpoint_from_before(made_up, tmp_path, capsys):
+    from jaxevolve import load_policy
+
+    action = {"collapse.action": "rollback"}
+    lines, params = made_up(broken_at(), loops_from(4), **COLLAPSE, **action)
+    assert [line["collapse/alarm"] for line in lines] == [0, 0, 0, 0, 1]
+    run = tmp_path / "run"
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"3", "4.collapsed"}
+    # What step 4 began with is exported.
+    exported = load_policy(run / "export").params
+    jax.tree.map(np.testing.assert_array_equal, exported, params[3])
+    printed = capsys.readouterr().out
+    assert "Collapsed, and back at step 3: 90% of the responses end in a loop" in printed
+    assert "Collapse alarm at step 5" in (run / "report.html").read_text()
+    # The same command goes on from there.
+    lines, params = made_up(broken_at())
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert not any(line["collapse/alarm"] for line in lines)
+    jax.tree.map(np.testing.assert_array_equal, exported, params[5])
+
+
+def test_a_collapsed_run_stops_saved_and_told(made_up, tmp_path):
+    with pytest.raises(UserError, match=r"collapsed at step 5.*--config\.collapse\.action=warn"):
+        made_up(broken_at(), loops_from(4), **COLLAPSE, **{"collapse.action": "stop"})
+    run = tmp_path / "run"
+    assert checkpoint.latest(run) == 5
+    assert "Collapse alarm at step 5" in (run / "report.html").read_text()
+    assert not (run / "export").exists()
+    # An alarm that was on when the run ended is on when it goes on.
+    with pytest.raises(UserError, match="collapsed at step 6"):
+        made_up(broken_at(), loops_from(1))
+
+
+def test_without_a_checkpoint_from_before_there_is_no_way_back(made_up, tmp_path):
+    action = {"collapse.action": "rollback", "checkpoint.every": 0}
+    with pytest.raises(
+        UserError, match=r"before its first checkpoint.*config\.checkpoint\.every=0"
+    ):
+        made_up(broken_at(), loops_from(4), **(COLLAPSE | action))
+    assert not (tmp_path / "run" / "export").exists()
 
 
 @pytest.mark.slow

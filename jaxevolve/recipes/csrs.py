@@ -4,7 +4,7 @@ A batch lives here as follows: n maternal responses a prompt; each cut at its an
 noised, m re-inferences from there; the answers of both grouped by mathematical equality; a reward
 by frequency; advantages. With m = 0 and another reward the same path is majority voting (MM-UPT),
 self-consistency, Self-Judge, whose judge scores the maternal responses first, or, with labels,
-supervised GRPO.
+supervised GRPO; with a user's function, what that one says.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from jaxevolve.objectives import group_advantage, log_group_distribution, respon
 from jaxevolve.packing import make_layout, rows_needed
 from jaxevolve.policy import WIDTH, Policy, read, sampling_rules
 from jaxevolve.recipes import records, self_judge
-from jaxevolve.recipes.measures import Seen, measure, speed
+from jaxevolve.recipes.measures import Seen, ends_in_loop, measure, speed
 from jaxevolve.rewards import (
     consistency,
     format_ok,
@@ -34,9 +34,10 @@ from jaxevolve.rewards import (
     softened_frequency,
     with_format,
 )
+from jaxevolve.rewards.user import user_reward
 from jaxevolve.rollout.generate import Responses, generate
 from jaxevolve.rollout.jobs import Job, Response, Stats
-from jaxevolve.rollout.retrace import anchors, fork
+from jaxevolve.rollout.retrace import anchors, fork, position_by_others
 from jaxevolve.rollout.sampling import ANCHOR, MATERNAL, RETRACE, Sampling, response_keys
 from jaxevolve.runtime.distributed import gather
 from jaxevolve.runtime.mesh import own_rows, placement
@@ -48,11 +49,19 @@ Score = Callable[..., tuple[jax.Array, jax.Array, jax.Array | None]]
 
 @dataclass(frozen=True)
 class Collected:
-    """What collecting a batch yields: the experience, metrics of the step, readable samples."""
+    """What collecting a batch yields.
+
+    Attributes:
+        experience: to learn from.
+        metrics: of the step, over all processes.
+        samples: of some questions, for people to read.
+        answers: [P][G] of the maternal responses, None for none.
+    """
 
     experience: Experience
     metrics: dict[str, float]
     samples: list[dict[str, Any]]
+    answers: list[list[str | None]]
 
 
 @struct.dataclass
@@ -119,12 +128,12 @@ def collect(
     trained, starts, order = maternal, None, np.arange(group)
     if config.retrace.train and config.retrace.m:
         trained, starts, order = with_reinferences(maternal, retraced)
-    rewards = reward(classes, reclasses, graded, both, order, scores, config)
-    # A label that is broken excludes its question; without labels all questions count.
-    counted = graded.labeled if config.reward.kind == "label" else np.ones(len(rows), bool)
-    # A reward that nobody could give excludes its response.
-    valid = counted[:, None] & ~np.isnan(rewards)
-    rewards = np.where(np.isnan(rewards), np.float32(0), rewards)
+    rewards = reward(rows, classes, reclasses, graded, both, order, scores, config)
+    # A user's reward or a judge that said nothing readable may leave a response out; a label that
+    # is broken excludes its question.
+    counted = ~np.isnan(rewards)
+    if config.reward.kind == "label":
+        counted &= graded.labeled[:, None]
 
     with timer("score"):
         limit = config.rollout.max_tokens
@@ -133,25 +142,26 @@ def collect(
         _, place = placement(params)
         placed = place((prompts, trained.tokens, layout))
         old, entropy, ref = own_rows(score(params, reference, *placed))
-    advantages = advantage(rewards, valid, config)
+    advantages = advantage(rewards, counted, config)
     experience = Experience(
         prompts, trained.tokens, trained.lengths, advantages, old, ref, starts, layout
     )
 
     # From here on maternal responses alone are told of.
     own = order < group
-    rewards, advantages, old, entropy, valid = (
-        x[:, own] for x in (rewards, advantages, old, entropy, valid)
+    rewards, counted, advantages, old, entropy = (
+        x[:, own] for x in (rewards, counted, advantages, old, entropy)
     )
     mask = np.asarray(response_mask(maternal.lengths, limit))
     gap = np.abs(old - maternal.logprobs)
     seen = Seen(
         rewards=rewards,
-        counted=valid,
+        counted=counted,
         classes=classes,
         reclasses=reclasses,
         lengths=maternal.lengths,
         stopped=maternal.stopped,
+        looping=ends_in_loop(maternal.tokens, maternal.lengths - maternal.stopped),
         continued=retraced.responses.lengths,
         entropy=np.where(mask, entropy, 0.0).sum(-1),
         gap=np.where(mask, gap, 0.0).max(-1),
@@ -167,6 +177,7 @@ def collect(
     samples = records.samples(
         rows,
         texts,
+        again,
         graded,
         rewards,
         advantages,
@@ -175,7 +186,7 @@ def collect(
         policy.processor.decode,
         judgement,
     )
-    return Collected(experience, metrics, samples)
+    return Collected(experience, metrics, samples, [own[:group] for own in graded.answers])
 
 
 def sample(
@@ -187,8 +198,9 @@ def sample(
 ) -> tuple[Responses, Retraced, Stats]:
     """Samples n maternal responses a prompt, and m re-inferences from the anchor of each.
 
-    A re-inference starts when its own parent has ended (Eq. 6 and 9). Where no noise comes between
-    them it takes over its parent's keys.
+    A re-inference starts when its own parent has ended (Eq. 6 and 9), with "group" anchors when the
+    whole group has. Where no noise comes between them it takes over its parent's keys, if they are
+    still at hand.
     """
     settings, samples = config.retrace, config.retrace.m
     group, most = config.rollout.n, config.rollout.max_tokens
@@ -198,17 +210,31 @@ def sample(
     if settings.anchor == "random":
         rates = random_rates(key, prompts.ids, group)
 
+    together = settings.anchor == "group"
+    ended: dict[int, dict[int, Response]] = {}
+
     def follow(job: Job, member: int, response: Response) -> list[Job]:
         if job.phase == RETRACE:
             retraced.responses.put((*job.tag, job.members[member] % samples), response)
             return []
+        if not together:
+            return retrace(job, member, response, settings.token)
+        found = ended.setdefault(job.tag, {})
+        found[member] = response
+        if len(found) < group:
+            return []
+        own = np.array([len(found[g].tokens) - found[g].stopped for g in range(group)])
+        positions = position_by_others(own, settings.rate)
+        return [new for g in range(group) for new in retrace(job, g, found[g], positions[g])]
+
+    def retrace(job: Job, member: int, response: Response, token: int) -> list[Job]:
         parent = (job.tag, member)
         anchor, limit = anchors(
             np.array([len(response.tokens)]),
             np.array([response.stopped]),
             rule=settings.anchor,
             rate=rates[parent],
-            token=settings.token,
+            token=token,
             max_tokens=most,
         )
         retraced.anchor[parent] = anchor[0]
@@ -232,14 +258,15 @@ def sample(
                 m,
                 int(limit[0]),
                 noise=draw,
-                anchor=int(anchor[0]) if same else None,
+                anchor=int(anchor[0]) if same and not together else None,
                 tag=parent,
             )
             for m, draw in zip(members, draws)
         ]
 
     fewest = min(group, samples or group)
-    if samples and (settings.noise_per == "sample" or not settings.image_noise):
+    reused = not settings.image_noise and not together
+    if samples and (settings.noise_per == "sample" or reused):
         fewest = 1  # jobs of one response; or a seat for every row, to leave its keys in
     maternal, stats = generate(
         policy.model,
@@ -313,6 +340,7 @@ def continued(maternal: Responses, retraced: Retraced, p: int, g: int, m: int) -
 
 
 def reward(
+    rows: Sequence[Row],
     classes: np.ndarray,
     reclasses: np.ndarray,
     graded: Graded,
@@ -324,6 +352,7 @@ def reward(
     """Rewards by `reward.kind`.
 
     Args:
+        rows: P rows, for a user's reward.
         classes: i32[P, G] of the maternal responses.
         reclasses: i32[P, G, M] of the re-inferences.
         graded: all of them, the maternal ones first.
@@ -333,7 +362,7 @@ def reward(
         config: the run's config.
 
     Returns:
-        f32[P, N], NaN for a response that has no reward.
+        f32[P, N], NaN where a user's reward or a judge leaves a response out.
     """
     settings, of = config.reward, graded.classes[:, order]
     if settings.kind == "softened":
@@ -360,8 +389,10 @@ def reward(
             )
         fine = [[format_ok(text) for text in own[: classes.shape[1]]] for own in texts]
         rewards = judged(base, scores, fine, penalty=config.judge.format_penalty)
-    else:
+    elif settings.kind == "label":
         rewards = graded.correct[:, order].astype(np.float32)
+    else:
+        rewards = user_reward(settings.kind, rows, texts, graded, order, classes.shape[1], scores)
     if settings.format_weight:
         fine = [[format_ok(group[i]) for i in order] for group in texts]
         rewards = with_format(rewards, fine, settings.format_weight)

@@ -15,11 +15,13 @@ from jaxevolve.rollout.generate import Responses
 
 PROMPTS = 4  # a step
 LARGEST_SIDE = 512  # pixels of a stored image
+LONGEST = 2000  # characters of a re-inference that are kept, behind its anchor
 
 
 def samples(
     rows: Sequence[Mapping[str, Any]],
     texts: Sequence[Sequence[str]],
+    again: Sequence[Sequence[str]],
     graded: Graded,
     rewards: np.ndarray,
     advantages: np.ndarray,
@@ -32,15 +34,32 @@ def samples(
 
     Counts are those of an answer's class among the maternal responses and among all
     re-inferences; `reinference` lists the answers that followed a response's anchor, which stands
-    behind `anchor` tokens and `kept` characters. Where there is a judge, `score` is what it gave,
-    None where that cannot be read, and `judgements` what it said.
+    behind `anchor` tokens and `kept` characters; `continued` are the texts from there on.
+    The reward of a response that is left out is null. Where there is a judge, `score` is what it
+    gave, null where that cannot be read, and `judgements` what it said.
+
+    Args:
+        rows: P rows.
+        texts: [P][G] maternal responses.
+        again: [P][G * M] re-inferences, from their parent's first character on.
+        graded: the answers of both.
+        rewards: f32[P, G].
+        advantages: f32[P, G].
+        maternal: the responses.
+        anchor: i32[P, G].
+        decode: tokens to text.
+        judgement: of the maternal responses, or None without a judge.
     """
     group = rewards.shape[1]
     written = []
     for p, row in enumerate(rows[:PROMPTS]):
         own, after = graded.classes[p, :group], graded.classes[p, group:]
         counts, recounts = Counter(own.tolist()), Counter(after.tolist())
-        again = np.array(graded.answers[p][group:], object).reshape(group, -1)
+        answered = np.array(graded.answers[p][group:], object).reshape(group, -1)
+        continued = np.array(again[p], object).reshape(group, -1)
+        kept = [
+            common(texts[p][g], decode(maternal.tokens[p, g, : anchor[p, g]])) for g in range(group)
+        ]
         responses = [
             {
                 "text": texts[p][g],
@@ -48,13 +67,14 @@ def samples(
                 "class": int(own[g]),
                 "count": counts[int(own[g])] if own[g] >= 0 else 0,
                 "recount": recounts[int(own[g])] if own[g] >= 0 else 0,
-                "reward": float(rewards[p, g]),
+                "reward": None if np.isnan(rewards[p, g]) else float(rewards[p, g]),
                 "advantage": float(advantages[p, g]),
                 "tokens": int(maternal.lengths[p, g]),
                 "stopped": bool(maternal.stopped[p, g]),
                 "anchor": int(anchor[p, g]),
-                "kept": common(texts[p][g], decode(maternal.tokens[p, g, : anchor[p, g]])),
-                "reinference": again[g].tolist(),
+                "kept": kept[g],
+                "reinference": answered[g].tolist(),
+                "continued": [text[kept[g] :][:LONGEST] for text in continued[g]],
                 "correct": bool(graded.correct[p, g]) if graded.labeled[p] else None,
                 "reason": graded.verdicts[p][g].reason if graded.verdicts[p] else None,
             }

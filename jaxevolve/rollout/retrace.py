@@ -13,7 +13,7 @@ import numpy as np
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.runtime.buckets import bucket
 
-Anchor = Literal["fraction", "random", "token"]
+Anchor = Literal["fraction", "random", "token", "group"]
 
 
 def anchors(
@@ -22,7 +22,7 @@ def anchors(
     *,
     rule: Anchor,
     rate: float | np.ndarray,
-    token: int,
+    token: int | np.ndarray,
     max_tokens: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where responses are cut, and how many tokens may follow.
@@ -33,22 +33,23 @@ def anchors(
     "fraction" is the paper's floor(rate * length). It favors answers with long derivations: such
     a one has already committed itself at its anchor, a short one is decided again. "token" cuts
     all responses at one position, which leaves the distribution of answers as it was (the law of
-    total probability); a response that had ended before that position is kept as it is. "random"
+    total probability); a response that had ended before that position is kept as it is. "group"
+    is "token" with a position of its own for each response, that of `position_by_others`. "random"
     is "fraction" with a rate of its own for each response, uniform in [0, 1) (the paper's A.5).
 
     Args:
         lengths: i32[...], the stop id included.
         stopped: bool[...], whether there is one.
-        rule: which of the three.
+        rule: which of the four.
         rate: the retracing rate omega; f[...] for "random".
-        token: the position, for "token".
+        token: the position, for "token"; i32[...] for "group".
         max_tokens: the length limit of prefix and continuation together.
 
     Returns:
         anchors i32[...], the tokens kept, and limits i32[...], the tokens that may follow.
     """
     own = np.asarray(lengths, np.int64) - np.asarray(stopped)
-    if rule == "token":
+    if rule in ("token", "group"):
         anchor = np.minimum(own, token)
         limit = np.where((own < token) & np.asarray(stopped), 0, max_tokens - anchor)
         return anchor.astype(np.int32), limit.astype(np.int32)
@@ -56,6 +57,24 @@ def anchors(
     anchor = own * np.round(np.multiply(rate, 1_000_000)).astype(np.int64) // 1_000_000
     anchor = np.where(own < 2, 0, anchor).astype(np.int32)
     return anchor, max_tokens - anchor
+
+
+def position_by_others(own: np.ndarray, rate: float) -> np.ndarray:
+    """Positions for "group": floor(rate * mean length of the other responses of the group).
+
+    It follows the lengths that a question calls for, as "fraction" does. But a response's own
+    length has no part in where it is cut, so that the law of total probability holds, as for
+    "token".
+
+    Args:
+        own: i64[..., G] lengths without the stop id, G at least 2.
+        rate: the retracing rate.
+
+    Returns:
+        i32[..., G].
+    """
+    others = own.sum(-1, keepdims=True) - own
+    return (others * round(rate * 1_000_000) // (1_000_000 * (own.shape[-1] - 1))).astype(np.int32)
 
 
 def forked_size(have: int, tokens: int, most: int) -> int:

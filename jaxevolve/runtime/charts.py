@@ -3,8 +3,8 @@
 A chart is one <figure>: a title, a legend that doubles as a read-out, the drawing, a note. Every
 step has an invisible column whose <title> holds the values, so hovering tells them without script;
 with it (assets/report/page.js) the legend follows the pointer, a finger or the arrow keys. Colors
-are style-sheet variables; lines differ by their dashes too and layers by their lightness, so both
-survive a black-and-white printer.
+are style-sheet variables; lines differ by their dashes and markers too and layers by their
+lightness, so both survive a black-and-white printer.
 """
 
 import math
@@ -17,6 +17,7 @@ from markupsafe import Markup
 WIDTH, HEIGHT = 300, 184
 LEFT, RIGHT, TOP, BOTTOM = 44, 296, 8, 156
 FEW = 25  # points on a line that get a marker each
+LINES = 8  # lines of a chart that the style sheet and the markers can tell apart
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -97,15 +98,21 @@ def line_chart(
     form: Format = number,
     limits: tuple[float, float] | None = None,
     note: str = "",
+    at: Format = lambda x: f"step {x:g}",
+    mark: Format | None = None,
+    events: Sequence[float] = (),
 ) -> Markup:
-    """Lines over steps.
+    """Lines over steps, or over something else.
 
     Args:
         title: of the figure.
-        lines: at most six; lines without any value are left out.
+        lines: at most `LINES`; lines without any value are left out.
         form: writes a value.
         limits: of the vertical axis; by default they follow from the values.
         note: one sentence under the drawing: what is this, and what should one look for?
+        at: names a place on the horizontal axis.
+        mark: writes its tick; None where places are whole numbers.
+        events: places that are marked by an upright line.
 
     Returns:
         The figure, or nothing where no line has a value.
@@ -121,19 +128,20 @@ def line_chart(
     marks = ticks(low, high)
     across = _Axis(columns[0], columns[-1], LEFT + 6, RIGHT - 6)
     up = _Axis(marks[0], marks[-1], BOTTOM, TOP)
-    parts = [_frame(marks, up, _whole(columns), across, form)]
+    places = _places(columns, whole=mark is None)
+    parts = [_frame(marks, up, places, across, form, mark or "{:g}".format)]
     parts += [_band(line, across, up, i) for i, line in enumerate(lines) if line.spread]
+    parts += [_event(across(x)) for x in events if columns[0] <= x <= columns[-1]]
     parts += [_line(line, across, up, i) for i, line in enumerate(lines)]
     values = [dict(line.points) for line in lines]
     names = [line.name for line in lines]
     texts = [
-        _reading(f"step {x:g}", [(n, form(v[x])) for n, v in zip(names, values) if x in v])
-        for x in columns
+        _reading(at(x), [(n, form(v[x])) for n, v in zip(names, values) if x in v]) for x in columns
     ]
     parts += _columns([across(x) for x in columns], texts)
     legend = [(f"line s{i}", line.name, form(line.points[-1][1])) for i, line in enumerate(lines)]
-    spoken = "; ".join(_spoken(line, form) for line in lines)
-    return _figure(title, f"step {columns[-1]:g}", legend, parts, spoken, note)
+    spoken = "; ".join(_spoken(line, form, at) for line in lines)
+    return _figure(title, at(columns[-1]), legend, parts, spoken, note)
 
 
 def stacked_chart(
@@ -168,7 +176,7 @@ def stacked_chart(
     gap = min((b - a for a, b in pairwise(steps)), default=1)
     across = _Axis(steps[0] - gap / 2, steps[-1] + gap / 2, LEFT, RIGHT)
     wide = abs(across(gap) - across(0))
-    parts = [_frame(marks, up, _whole(steps), across, seconds)]
+    parts = [_frame(marks, up, _places(steps), across, seconds)]
     for column, (step, total) in enumerate(zip(steps, totals)):
         base, x = 0.0, across(step) - 0.45 * wide
         for layer, (_, values) in enumerate(layers):
@@ -204,6 +212,50 @@ def stacked_chart(
     return _figure(title, "average step", legend, parts, spoken, note)
 
 
+def scatter_chart(
+    title: str,
+    groups: Sequence[tuple[str, str, Sequence[tuple[float, float]]]],
+    *,
+    wide: tuple[float, float],
+    high: tuple[float, float],
+    at: str,
+    note: str = "",
+) -> Markup:
+    """Points of a map whose axes mean nothing.
+
+    Args:
+        title: of the figure.
+        groups: (name, figure beside it, points), at most three, each with a sign of its own.
+        wide: the range from left to right.
+        high: the range from the bottom up.
+        at: said beside the title.
+        note: one sentence under the drawing.
+    """
+    edge = 8
+    across = _Axis(*wide, edge, WIDTH - edge)
+    up = _Axis(*high, HEIGHT - edge, edge)
+    parts = [f'<rect class="map" width="{WIDTH}" height="{HEIGHT}"/>']
+    # The largest group first, so that it hides none of the others.
+    order = sorted(range(len(groups)), key=lambda i: -len(groups[i][2]))
+    parts += [
+        f'<path class="point p{i}" d="{_sign(i, across(x), up(y))}"/>'
+        for i in order
+        for x, y in groups[i][2]
+    ]
+    legend = [(f"point p{i}", name, told) for i, (name, told, _) in enumerate(groups)]
+    spoken = "; ".join(f"{name}: {told}" for name, told, _ in groups)
+    return _figure(title, at, legend, parts, spoken, note)
+
+
+def _sign(group: int, x: float, y: float) -> str:
+    """A path around a point: a triangle, a ring, a cross."""
+    return (
+        f"M{x:.1f},{y - 4:.1f} l4,7 h-8 z",
+        f"M{x - 2:.1f},{y:.1f} a2,2 0 1 0 4,0 a2,2 0 1 0 -4,0",
+        f"M{x - 3:.1f},{y - 3:.1f} l6,6 m0,-6 l-6,6",
+    )[group]
+
+
 @dataclass(frozen=True)
 class _Axis:
     """Maps [low, high] onto [start, end] of the drawing; a single value goes to the middle."""
@@ -219,10 +271,10 @@ class _Axis:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
-def _whole(columns: Sequence[float]) -> list[float]:
-    """Whole-numbered ticks inside the range of the steps."""
+def _places(columns: Sequence[float], whole: bool = True) -> list[float]:
+    """Ticks inside the range of the columns, of steps at whole numbers."""
     low, high = columns[0], columns[-1]
-    return [t for t in ticks(low, high, 6, whole=True) if low <= t <= high] or [low]
+    return [t for t in ticks(low, high, 6, whole=whole) if low <= t <= high] or [low]
 
 
 def _edges(line: Line) -> list[float]:
@@ -233,23 +285,28 @@ def _edges(line: Line) -> list[float]:
 
 
 def _frame(
-    marks: Sequence[float], up: _Axis, steps: Sequence[float], across: _Axis, form: Format
+    marks: Sequence[float],
+    up: _Axis,
+    places: Sequence[float],
+    across: _Axis,
+    form: Format,
+    mark: Format = "{:g}".format,
 ) -> str:
-    """Grid lines with their values, and steps below."""
+    """Grid lines with their values, and steps or other places below."""
     drawn = []
-    for mark in marks:
-        y = up(mark)
-        label = _tick(mark, form)
+    for value in marks:
+        y = up(value)
+        label = _tick(value, form)
         drawn.append(
-            f'<line class="{"grid" if mark else "grid zero"}" x1="{LEFT}" x2="{RIGHT}" '
+            f'<line class="{"grid" if value else "grid zero"}" x1="{LEFT}" x2="{RIGHT}" '
             f'y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text class="y" x="{LEFT - 6}" y="{y + 4:.1f}">{label}</text>'
         )
-    for step in steps:
-        x = across(step)
+    for place in places:
+        x = across(place)
         drawn.append(
             f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{BOTTOM}" y2="{BOTTOM + 4}"/>'
-            f'<text class="x" x="{x:.1f}" y="{BOTTOM + 18}">{step:g}</text>'
+            f'<text class="x" x="{x:.1f}" y="{BOTTOM + 18}">{mark(place)}</text>'
         )
     return "".join(drawn)
 
@@ -282,20 +339,37 @@ def _line(line: Line, across: _Axis, up: _Axis, style: int) -> str:
     few = len(line.points) <= FEW
     dots = [p for points in strokes for p in points if few or len(points) == 1]
     for dot in dots:
-        x, y = dot.split(",")
-        drawn.append(f'<circle class="dot s{style}" cx="{x}" cy="{y}" r="3"/>')
+        drawn.append(_marker(style, *map(float, dot.split(","))))
     return "".join(drawn)
 
 
+def _marker(style: int, x: float, y: float) -> str:
+    """A point of a line: circle, square, triangle or diamond; later styles have them hollow."""
+    kind = f"dot s{style}" + (" hollow" if style > 4 else "")
+    at = f"M{x:.1f},{y:.1f}"
+    if style in (0, 5):
+        return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
+    path = {
+        1: "m-2.8,-2.8 h5.6 v5.6 h-5.6 z",
+        2: "m0,-3.8 l3.6,6.2 h-7.2 z",
+        3: "m0,-4 l4,4 l-4,4 l-4,-4 z",
+        4: "m0,3.8 l3.6,-6.2 h-7.2 z",
+        6: "m-2.8,-2.8 h5.6 v5.6 h-5.6 z",
+        7: "m0,-3.8 l3.6,6.2 h-7.2 z",
+    }[style]
+    return f'<path class="{kind}" d="{at} {path}"/>'
+
+
 def _band(line: Line, across: _Axis, up: _Axis, style: int) -> str:
-    """The area of a line's value plus and minus its spread."""
+    """The area of a line's value plus and minus its spread, as far as the axis goes."""
     known = [
         (x, y, s) for x, y, s in zip(line.x, line.y, line.spread) if None not in (y, s) and s >= 0
     ]
     if len(known) < 2:
         return ""
-    above = [f"{across(x):.1f},{up(y + s):.1f}" for x, y, s in known]
-    below = [f"{across(x):.1f},{up(y - s):.1f}" for x, y, s in reversed(known)]
+    inside = lambda y: up(min(max(y, up.low), up.high))
+    above = [f"{across(x):.1f},{inside(y + s):.1f}" for x, y, s in known]
+    below = [f"{across(x):.1f},{inside(y - s):.1f}" for x, y, s in reversed(known)]
     return f'<polygon class="band s{style}" points="{" ".join(above + below)}"/>'
 
 
@@ -314,12 +388,20 @@ def _columns(centers: Sequence[float], texts: Sequence[Markup]) -> list[str]:
     ]
 
 
-def _spoken(line: Line, form: Format) -> str:
+def _event(x: float) -> str:
+    """An upright line with a triangle on top."""
+    return (
+        f'<line class="event" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{BOTTOM}"/>'
+        f'<path class="beyond" d="M{x - 5:.1f},{TOP - 7} h10 l-5,7 z"/>'
+    )
+
+
+def _spoken(line: Line, form: Format, at: Format) -> str:
     """A line in words."""
     (x0, y0), (x1, y1) = line.points[0], line.points[-1]
     if x0 == x1:
-        return f"{line.name}: {form(y0)} at step {x0:g}"
-    return f"{line.name}: {form(y0)} at step {x0:g}, {form(y1)} at step {x1:g}"
+        return f"{line.name}: {form(y0)} at {at(x0)}"
+    return f"{line.name}: {form(y0)} at {at(x0)}, {form(y1)} at {at(x1)}"
 
 
 def _figure(
@@ -348,12 +430,20 @@ def _figure(
 def _swatch(style: str) -> Markup:
     """The sample of a line or a layer beside its name."""
     kind = style.partition(" ")[0]
+    if kind == "point":
+        sign = _sign(int(style[-1]), 8, 6)
+        return Markup(
+            '<svg class="swatch" width="16" height="12" viewBox="0 0 16 12" aria-hidden="true">'
+            f'<path class="{style}" d="{sign}"/></svg>'
+        )
     inside = {
         "line": f'<line class="{style}" x1="0" x2="26" y1="6" y2="6"/>',
         "box": f'<rect class="layer {style}" x=".5" y=".5" width="15" height="11"/>',
     }.get(kind)
     if inside is None:
         return Markup("")
+    if kind == "line":
+        inside += _marker(int(style.rpartition(" s")[2]), 13, 6)
     width = 26 if kind == "line" else 16
     return Markup(
         f'<svg class="swatch" width="{width}" height="12" viewBox="0 0 {width} 12" '

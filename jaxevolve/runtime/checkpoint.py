@@ -16,7 +16,7 @@ import logging
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from jaxevolve.runtime.distributed import agree, from_first
+from jaxevolve.runtime.distributed import agree, from_first, wait
 from jaxevolve.runtime.errors import UserError
 
 _LOG = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def save(
     *,
     write_files: Callable[[Path], None] | None = None,
     keep: int = 2,
-    best_step: int | None = None,
+    stay: Collection[int | None] = (),
 ) -> Path:
     """Writes WORKDIR/checkpoints/STEP, then removes the checkpoints that are no longer wanted.
 
@@ -67,7 +67,7 @@ def save(
         meta: JSON values that belong to this step (data position, seed, evaluation score).
         write_files: puts further files into the folder it is given (called by process 0).
         keep: the newest `keep` checkpoints stay, at least this one.
-        best_step: the step of the best evaluation so far, which stays as well.
+        stay: further steps whose checkpoints stay, such as that of the best evaluation.
 
     Returns:
         The folder of the checkpoint.
@@ -117,7 +117,7 @@ def save(
             f"the checkpoints already in {root} are untouched"
         ) from failure
     if first:
-        _prune(root, keep, best_step)
+        _prune(root, keep, stay)
     return final
 
 
@@ -216,9 +216,29 @@ def read_meta(folder: str | Path) -> dict[str, Any]:
     return json.loads((Path(folder) / "meta.json").read_text(encoding="utf-8"))
 
 
+def saved(workdir: str | Path) -> list[int]:
+    """The steps of a run's finished checkpoints, oldest first."""
+    return _steps(Path(workdir) / "checkpoints")
+
+
 def latest(workdir: str | Path) -> int | None:
     """The newest finished step of a run, or None."""
-    return max(_steps(Path(workdir) / "checkpoints"), default=None)
+    return max(saved(workdir), default=None)
+
+
+def set_aside(workdir: str | Path, after: int, name: str) -> None:
+    """Renames the checkpoints after a step to STEP.NAME, so that they are none any more.
+
+    Every process calls it; process 0 does it.
+    """
+    if jax.process_index() == 0:
+        for step in saved(workdir):
+            if step > after:
+                folder = Path(workdir) / "checkpoints" / str(step)
+                aside = folder.with_suffix(f".{name}")
+                shutil.rmtree(aside, ignore_errors=True)
+                folder.rename(aside)
+    wait()
 
 
 def is_run(path: str | Path) -> bool:
@@ -257,9 +277,9 @@ def _steps(root: Path) -> list[int]:
     return sorted(int(folder.name) for folder in root.iterdir() if folder.name.isdecimal())
 
 
-def _prune(root: Path, keep: int, best_step: int | None) -> None:
+def _prune(root: Path, keep: int, stay: Collection[int | None]) -> None:
     for step in _steps(root)[: -max(keep, 1)]:
-        if step != best_step:
+        if step not in stay:
             # Renamed first: a kill half-way must not leave a folder that looks finished.
             shutil.rmtree((root / str(step)).rename(root / f"{step}.old"))
     for replaced in root.glob("*.old"):

@@ -6,27 +6,42 @@ A new figure is one more entry in `sections`.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+from jaxevolve import collapse
+from jaxevolve.runtime import predictions
 from jaxevolve.runtime.charts import Line, line_chart, percent, stacked_chart
 from jaxevolve.runtime.tables import stem
 
 COLUMNS = 120  # points on a training curve; a longer run is averaged to as many
 FAMILIES = 6  # lines that a chart can tell apart
+THEORY = (
+    "At every visit of a question an update should multiply the odds of an answer by exp(η r). "
+    "Under majority voting r is 1 for the majority answer and 0 for any other; under the softened "
+    "frequency it is the answer's share (CSRS 3.1). ρ is the share of the majority answer, ε that "
+    "of another one; η, which the theory takes for given, is fitted."
+)
 PHASES = ("rollout", "retrace", "judge", "answers", "score", "update")
 
 
 def sections(
-    metrics: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]
+    metrics: Sequence[Mapping[str, Any]],
+    evaluations: Sequence[Mapping[str, Any]],
+    visits: Sequence[Mapping[str, Any]],
+    config: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     """Headings with their charts; those without any value are left out.
 
     Args:
         metrics: a mapping a finished step, steps rising.
         evaluations: a mapping an evaluation, steps rising.
+        visits: lines of visits.jsonl of held-out questions, steps rising.
+        config: of the run.
 
     Returns:
-        {"id": "collapse", "title": ..., "text": ..., "charts": [figures]}, in order.
+        {"id": "collapse", "title": ..., "text": what to heed, "note": what to know, "charts":
+        [figures]}, in order.
     """
     rows, _ = thin(metrics)
     keys = {stem(key): key for e in evaluations for key in e}
@@ -34,6 +49,8 @@ def sections(
         {f: v["questions"] for e in evaluations for f, v in e.get("family", {}).items()}
     )
     families = sorted(name for name, _ in sizes.most_common(FAMILIES))
+    told = collapse.told(metrics, SimpleNamespace(**config.get("collapse", {})))
+    events = list(told)
 
     def steps(name: str, key: str, spread: str = "") -> Line:
         y, around = ([row.get(k) for row in rows] for k in (key, spread))
@@ -75,6 +92,7 @@ def sections(
                 steps("any response", "label/pass_at_n"),
             ],
             **share,
+            events=events,
             note="Share that is right by the labels.",
         ),
         line_chart(
@@ -83,55 +101,82 @@ def sections(
             note="The band is one standard deviation among the responses of a step.",
         ),
     ]
-    collapse = [
+    collapsing = [
         line_chart(
             "Entropy",
             [steps("nats a token", "policy/entropy")],
+            events=events,
             note="Near zero the model has nothing left to explore.",
         ),
         line_chart(
-            "Unanimous questions",
-            [steps("training", "rollout/unanimous"), held_out("held out", "unanimous")],
+            "Agreement",
+            [
+                steps("unanimous questions", "rollout/unanimous"),
+                steps("confident answers", "rollout/confident"),
+                steps("right votes", "label/vote_accuracy"),
+                held_out("unanimous, held out", "unanimous"),
+            ],
             **share,
-            note="All responses agree. Sound where accuracy rises as fast.",
+            events=events,
+            note="All responses to a question agree, or four of five do. Sound while as many votes "
+            "are right; agreement above them is on wrong answers.",
         ),
         line_chart(
             "Confidently wrong",
             [held_out("held out", "high_confidence_wrong")],
             form=percent,
+            events=events,
             note="Nearly all samples agree on one wrong answer.",
         ),
         line_chart(
             "Distinct answers",
             [steps("a question", "rollout/distinct_answers")],
+            events=events,
             note="How many different answers the responses to a question give.",
         ),
+        *predictions.by_frequency(metrics),
         line_chart(
             "Retrace agreement",
-            [steps("of re-inferences", "retrace/agreement")],
+            [
+                steps("all", "retrace/agreement"),
+                steps("of right parents", "retrace/same_if_right"),
+                steps("of wrong parents", "retrace/same_if_wrong"),
+            ],
             **share,
-            note="Re-inferences that keep the answer of the response that they continue.",
+            events=events,
+            note="Re-inferences that keep the answer of the response that they continue. They tell "
+            "right from wrong by the distance of the two.",
         ),
         line_chart(
             "Unfinished responses",
             [
                 steps("no answer", "rollout/no_answer"),
                 steps("cut at the limit", "rollout/truncated"),
+                steps("ending in a loop", "rollout/looping"),
             ],
             form=percent,
-            note="No answer can be read, or the token limit came first.",
+            events=events,
+            note="No answer can be read, the token limit came first, or the end says the same over "
+            "and over.",
         ),
         line_chart(
             "Response length",
             [steps("tokens", "rollout/length")],
+            events=events,
             note="Mean over the responses of a step.",
         ),
         line_chart(
             "Groups that teach nothing",
             [steps("of questions", "advantage/zero_groups")],
             **share,
+            events=events,
             note="All responses earn the same, so every advantage is zero.",
         ),
+    ]
+    theory = [
+        *predictions.factors(metrics, evaluations, events),
+        predictions.by_gap(visits),
+        *predictions.trajectories(visits),
     ]
     updates = [
         line_chart(
@@ -189,25 +234,34 @@ def sections(
         ),
     ]
     found = [
-        ("learning", "Does it learn?", "", learning),
-        ("collapse", "Does it collapse?", "", collapse),
-        ("updates", "Are the updates sound?", _skipped(metrics), updates),
-        ("time", "Where does the time go?", "", time),
+        ("learning", "Does it learn?", "", "", learning),
+        ("collapse", "Does it collapse?", _alarms(told), "", collapsing),
+        ("theory", "Does it follow theory?", "", THEORY, theory),
+        ("updates", "Are the updates sound?", _skipped(metrics), "", updates),
+        ("time", "Where does the time go?", "", "", time),
     ]
     return [
-        {"id": name, "title": title, "text": text, "charts": [chart for chart in charts if chart]}
-        for name, title, text, charts in found
+        {
+            "id": name,
+            "title": title,
+            "text": text,
+            "note": note,
+            "charts": [chart for chart in charts if chart],
+        }
+        for name, title, text, note, charts in found
         if any(charts)
     ]
 
 
-def thin(rows: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Averages consecutive steps where there are more than `COLUMNS`.
+def thin(
+    rows: Sequence[Mapping[str, Any]], columns: int = COLUMNS
+) -> tuple[list[dict[str, Any]], int]:
+    """Averages consecutive steps where there are more than `columns`.
 
     Returns:
         The rows, each under its last step, and how many steps one of them stands for.
     """
-    every = math.ceil(len(rows) / COLUMNS)
+    every = math.ceil(len(rows) / columns)
     thinned = []
     for first in range(0, len(rows), every):
         part = rows[first : first + every]
@@ -217,6 +271,11 @@ def thin(rows: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
             merged[key] = sum(known) / len(known) if known else None
         thinned.append(merged | {"step": part[-1]["step"]})
     return thinned, every
+
+
+def _alarms(told: Mapping[int, str]) -> str:
+    """When the collapse alarm went on, and why."""
+    return " ".join(f"Collapse alarm at step {step}: {why}." for step, why in told.items())
 
 
 def _skipped(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,5 +1,6 @@
 """Which values may a setting have? One table, read before anything is loaded or compiled."""
 
+import re
 from collections.abc import Callable
 
 from ml_collections import ConfigDict
@@ -10,7 +11,7 @@ _CHOICES = {
     "model.dtype": ("float32", "bfloat16"),
     "model.attention": ("auto", "plain", "splash", "cudnn"),
     "data.overlong": ("drop", "refuse"),
-    "retrace.anchor": ("fraction", "random", "token"),
+    "retrace.anchor": ("fraction", "random", "token", "group"),
     "retrace.noise_per": ("maternal", "prompt", "sample"),
     "reward.kind": ("softened", "majority", "self_consistency", "label", "judged"),
     "reward.pool": ("prompt", "anchor"),
@@ -23,7 +24,11 @@ _CHOICES = {
     "grpo.aggregation": ("token", "sequence", "constant"),
     "optimizer.moments": ("float32", "bfloat16", "int8"),
     "grpo.remat": ("none", "layer", "dots"),
+    "collapse.action": ("warn", "stop", "rollback"),
 }
+
+# A setting that may name a user's function instead of a choice, and how.
+_FUNCTIONS = {"reward.kind": (re.compile(r".+\.py:[^\W\d]\w*"), "FILE.py:FUNCTION")}
 
 _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
     **dict.fromkeys(
@@ -37,6 +42,7 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
             "grpo.minibatches",
             "grpo.micro_batch",
             "checkpoint.keep",
+            "collapse.patience",
             "eval.n",
             "optimizer.max_skipped",
             "judge.max_tokens",
@@ -58,6 +64,7 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
             "optimizer.weight_decay",
             "optimizer.warmup",
             "checkpoint.every",
+            "collapse.entropy",
             "eval.every",
             "eval.every_epochs",
             "eval.questions",
@@ -88,7 +95,16 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
     # A group of one has no mean to differ from.
     "rollout.n": ("at least 2", lambda value: value >= 2),
     **dict.fromkeys(
-        ("retrace.rate", "judge.format_penalty"), ("between 0 and 1", lambda v: 0 <= v <= 1)
+        (
+            "retrace.rate",
+            "judge.format_penalty",
+            "collapse.unanimous",
+            "collapse.vote_accuracy",
+            "collapse.vote_drop",
+            "collapse.looping",
+            "collapse.no_answer",
+        ),
+        ("between 0 and 1", lambda value: 0 <= value <= 1),
     ),
     "grpo.dual_clip": ("above 1", lambda value: value > 1),
 }
@@ -104,8 +120,11 @@ def check_limits(config: ConfigDict) -> None:
     """
     for key, choices in _CHOICES.items():
         value = _get(config, key)
-        if value is not None and value not in choices:
-            raise UserError(f"--config.{key}={value} is unknown; it is one of {', '.join(choices)}")
+        form, example = _FUNCTIONS.get(key, (None, ""))
+        if value is None or value in choices or (form and form.fullmatch(value)):
+            continue
+        known = ", ".join(choices) + (f" or {example}" if form else "")
+        raise UserError(f"--config.{key}={value} is unknown; it is one of {known}")
     for key, (wanted, fine) in _RANGES.items():
         value = _get(config, key)
         if value is not None and not fine(value):

@@ -59,12 +59,13 @@ class MetricsWriter:
         Args:
             step: number of the step, from 1.
             values: {"reward/mean": 0.4, ...}; Python integers stay integers, anything else becomes
-                a float, and what is not finite becomes null (JSON has no NaN).
+                a float, and what is not finite becomes null (JSON has no NaN) and no event.
         """
         numbers = {key: _number(value) for key, value in values.items()}
         append_jsonl(self._file, {"step": step, **numbers})
         for key, value in numbers.items():
-            self._events.add_scalar(key, math.nan if value is None else value, step)
+            if value is not None:
+                self._events.add_scalar(key, value, step)
         self._events.flush()
 
     def close(self) -> None:
@@ -103,7 +104,7 @@ def drop_after(path: str | Path, step: int) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").split("\n"):
         with contextlib.suppress(json.JSONDecodeError):
             if json.loads(line)["step"] <= step:
                 kept.append(line + "\n")

@@ -34,6 +34,7 @@ class Run:
         record: config.json.
         metrics: a mapping a finished step, steps rising; at least one.
         evaluations: a mapping an evaluation, steps rising.
+        visits: lines of visits.jsonl of held-out questions, steps rising.
         samples: step -> records of questions (recipes/records.py), of the steps to be shown.
     """
 
@@ -41,33 +42,54 @@ class Run:
     record: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
     evaluations: Sequence[Mapping[str, Any]]
+    visits: Sequence[Mapping[str, Any]]
     samples: Mapping[int, Sequence[Mapping[str, Any]]]
 
 
-def render(run: Run) -> str:
-    """The page of a run."""
-    environment = Environment(
+def render(run: Run, more: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The page of a run.
+
+    Args:
+        run: what it has left.
+        more: sections behind those that every run has.
+    """
+    templates = environment()
+    rows, every = figures.thin(run.metrics)
+    return templates.get_template("page.html").render(
+        **furniture(),
+        head=head(run),
+        result=tables.result(run.evaluations),
+        sections=[
+            *figures.sections(run.metrics, run.evaluations, run.visits, run.record["config"]),
+            *more,
+        ],
+        every=every,
+        samples=panels(run.samples, templates),
+        settings=tables.settings(run.record),
+        numbers=tables.numbers(rows),
+    )
+
+
+def environment() -> Environment:
+    """The templates, escaping whatever is put into them."""
+    return Environment(
         loader=FileSystemLoader(ASSETS),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def furniture() -> dict[str, Any]:
+    """What every page has: style, script with its hash for the security policy, time of writing."""
     script = (ASSETS / "page.js").read_text(encoding="utf-8")
-    rows, every = figures.thin(run.metrics)
-    return environment.get_template("page.html").render(
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        style=Markup((ASSETS / "page.css").read_text(encoding="utf-8")),
-        head=head(run),
-        result=tables.result(run.evaluations),
-        sections=figures.sections(run.metrics, run.evaluations),
-        every=every,
-        samples=panels(run.samples, environment),
-        settings=tables.settings(run.record),
-        numbers=tables.numbers(rows),
-        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    )
+    return {
+        "script": Markup(script),
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "style": Markup((ASSETS / "page.css").read_text(encoding="utf-8")),
+        "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
 
 
 def head(run: Run) -> dict[str, Any]:
@@ -111,14 +133,14 @@ def head(run: Run) -> dict[str, Any]:
 
 
 def panels(
-    samples: Mapping[int, Sequence[Mapping[str, Any]]], environment: Environment
+    samples: Mapping[int, Sequence[Mapping[str, Any]]], templates: Environment
 ) -> list[dict[str, Any]]:
     """Questions of the last step, the first, the middle one and others, while there is room.
 
     Returns:
         {"step": 40, "questions": [{"name": ..., "html": ...}]}, steps rising.
     """
-    template = environment.get_template("question.html")
+    template = templates.get_template("question.html")
     steps = [step for step, records in sorted(samples.items()) if records]
     shown: dict[int, list[dict[str, Any]]] = {}
     spent = 0
@@ -154,7 +176,10 @@ def _command(command: Sequence[str]) -> list[str]:
 
 def _signal(config: Mapping[str, Any]) -> str:
     """The reward in words."""
-    kind = str(config.get("reward.kind") or "").replace("_", " ")
+    kind = str(config.get("reward.kind") or "")
+    if ":" in kind:
+        return f"the user's {kind}"
+    kind = kind.replace("_", " ")
     if kind == "softened":
         kind += f", gamma {config.get('reward.gamma')}, beta {config.get('reward.beta')}"
     return kind

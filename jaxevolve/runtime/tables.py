@@ -190,7 +190,7 @@ def _response(position: int, response: Mapping[str, Any]) -> dict[str, Any]:
         "head": text[:kept],
         "tail": text[kept:],
         "long": len(text) > LONG,
-        "reward": _mean([response["reward"]]),
+        "reward": _mean([response["reward"]]) or "left out",
         "advantage": signed(response["advantage"], lambda value: f"{value:.3f}"),
         "after": Counter(response["reinference"]).most_common(),
     }
@@ -217,7 +217,8 @@ def signed(value: float, form: Callable[[float], str]) -> str:
     return f"{'+' if value > 0 else MINUS}{text}"
 
 
-def _mean(rewards: Sequence[float]) -> str:
+def _mean(rewards: Sequence[float | None]) -> str:
+    rewards = [reward for reward in rewards if reward is not None]
     return f"{sum(rewards) / len(rewards):.3f}" if rewards else ""
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxevolve.answers import choose, choose_many, judge, options_for, options_in, options_of
@@ -228,7 +228,6 @@ REPLIES = st.one_of(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(REPLIES)
 def test_never_raises_and_names_options_alone(reply):
     for options in (OPTIONS, WORDS, LETTERS, {}):
@@ -237,7 +236,6 @@ def test_never_raises_and_names_options_alone(reply):
     options_in(reply)
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from("ABCD"),
     st.sampled_from(["{}", "({})", "{}.", "option {}", r"\text{{{}}}", "**{}**", "${}$"]),

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxevolve.answers import classes, classes_many, equal, pool
@@ -44,7 +44,6 @@ def test_algebra_decides_where_spelling_cannot():
     assert classes(answers).tolist() == [0, 0, 1, 1, 0]
 
 
-@settings(deadline=None)
 @given(st.lists(ANSWERS, max_size=12))
 def test_members_of_a_class_are_spellings_of_one_answer(answers):
     expected, seen = [], []
@@ -56,7 +55,6 @@ def test_members_of_a_class_are_spellings_of_one_answer(answers):
     assert classes(answers).tolist() == expected
 
 
-@settings(deadline=None)
 @given(st.lists(ANSWERS, max_size=12), st.integers(0, 12))
 def test_a_missing_answer_changes_nothing_for_the_others(answers, place):
     with_none = [*answers[:place], None, *answers[place:]]
@@ -64,7 +62,6 @@ def test_a_missing_answer_changes_nothing_for_the_others(answers, place):
     assert kept.tolist() == classes(answers).tolist()
 
 
-@settings(deadline=None)
 @given(st.lists(ANSWERS, max_size=12), st.randoms(use_true_random=False))
 def test_the_partition_does_not_depend_on_order(answers, source):
     order = source.sample(range(len(answers)), len(answers))

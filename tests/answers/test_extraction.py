@@ -1,7 +1,7 @@
 """What is taken for the answer of a response."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxevolve.answers import extract
@@ -97,14 +97,12 @@ ALPHABET = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(ALPHABET, max_size=30).map("".join), st.booleans())
 def test_never_raises_and_never_yields_nothing_visible(text, final_line):
     answer = extract(text, final_line=final_line)
     assert answer is None or answer.strip()
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="ab{}$ ", max_size=10), st.text(alphabet="xy1+ ", min_size=1, max_size=10))
 def test_a_box_is_found_whatever_stands_before_it(before, content):
     expected = content.strip() or None

@@ -65,7 +65,6 @@ def _short_limits(monkeypatch):
     monkeypatch.setattr(pool.shared(), "_seconds", 1.0)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(ANSWERS), st.lists(st.sampled_from(REWRITINGS), max_size=5, unique=True))
 def test_harmless_rewriting_changes_nothing(answer, rewritings):
     written = answer
@@ -74,13 +73,12 @@ def test_harmless_rewriting_changes_nothing(answer, rewritings):
     assert equal(gold=answer, pred=written)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(ANSWERS), st.sampled_from(ANSWERS))
 def test_different_answers_stay_different(left, right):
     assert equal(gold=left, pred=right) == (left == right)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(GARBAGE)
 @example("(" * 500)
 @example("{" * 2000)
@@ -103,7 +101,7 @@ def test_reading_never_raises(text):
     assert time.process_time() - start < 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(GARBAGE, GARBAGE)
 def test_comparing_never_raises_and_is_symmetric(left, right):
     forward, backward = equal(gold=left, pred=right), equal(gold=right, pred=left)
@@ -117,7 +115,7 @@ def _mutated(text, cuts):
     return text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.sampled_from(KINDS),
     st.lists(st.tuples(st.integers(0, 200), PIECES | st.just("")), max_size=3),
@@ -133,7 +131,6 @@ def test_mutated_answers_never_raise_nor_run_long_and_stay_symmetric(row, cuts):
     judge(gold=left, pred=right)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(KINDS), st.lists(st.sampled_from(HARMLESS), max_size=3, unique=True))
 def test_harmless_rewriting_keeps_every_verdict(row, rewritings):
     _, left, right, verdict = row
@@ -143,7 +140,6 @@ def test_harmless_rewriting_keeps_every_verdict(row, rewritings):
     assert equal(gold=written, pred=right) == verdict
 
 
-@settings(deadline=None)
 @given(NUMBERS, NUMBERS)
 def test_numbers_are_equal_when_their_values_are(left, right):
     spelled = f"\\frac{{{left.numerator * 3}}}{{{left.denominator * 3}}}"
@@ -151,14 +147,12 @@ def test_numbers_are_equal_when_their_values_are(left, right):
     assert equal(gold=spelled, pred=str(left))
 
 
-@settings(deadline=None)
 @given(st.decimals(-1000, 1000, places=3, allow_nan=False))
 def test_a_decimal_is_its_fraction(number):
     fraction = Fraction(number)
     assert equal(gold=str(number), pred=f"{fraction.numerator}/{fraction.denominator}")
 
 
-@settings(deadline=None)
 @given(SMALL, SMALL.filter(bool), st.sampled_from(["x", "pi", Fraction(2)]))
 def test_algebra_keeps_its_laws(a, b, base):
     a, b = Fraction(a), Fraction(b)
@@ -170,14 +164,12 @@ def test_algebra_keeps_its_laws(a, b, base):
     assert apply("exp", add(a, b)) == mul(apply("exp", a), apply("exp", b))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 500), st.integers(1, 500))
 def test_surds_have_one_form(a, b):
     left = mul(power(Fraction(a), Fraction(1, 2)), power(Fraction(b), Fraction(1, 2)))
     assert left == power(Fraction(a * b), Fraction(1, 2))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_floating_point_never_parts_equal_expressions(a, b):
     x = "x"

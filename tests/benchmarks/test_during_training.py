@@ -13,6 +13,7 @@ from jaxevolve.policy import Samples
 from jaxevolve.runtime import cli
 from jaxevolve.runtime.errors import UserError
 from jaxevolve.runtime.metrics import read_jsonl
+from jaxevolve.visits import Visits
 
 CONFIG = str(Path(__file__).resolve().parents[2] / "configs" / "csrs.py")
 
@@ -54,7 +55,8 @@ def config(tmp_path):
 
 def test_the_best_step_is_that_of_the_official_score(config, policy, tmp_path):
     benchmark = table.find(config.eval.benchmark)
-    judge = train.Evaluations(tmp_path, benchmark, benchmark.load(config.eval.path), config)
+    rows, visits = benchmark.load(config.eval.path), Visits(tmp_path, 0, "softened")
+    judge = train.Evaluations(tmp_path, benchmark, rows, config, visits)
     # Three of four questions right are one pair of two; two of four may be no pair.
     judge.run(Reciter(policy.processor, ["A"], ["A", "B", "A", "A"]), 10)
     judge.run(Reciter(policy.processor, ["A", "B"], ["A"]), 20)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxevolve.data.geometry import FAMILIES, STEPS, WANDER, GeometryProblems, solve
@@ -189,7 +189,6 @@ def test_bad_arguments_are_named(arguments, message):
 
 
 @pytest.mark.skipif(not ASSET.is_dir(), reason="the embedded model has not been made")
-@settings(deadline=None)
 @given(problems)
 def test_solutions_come_back_from_the_embedded_tokenizer(problem):
     from tokenizers import Tokenizer

@@ -202,7 +202,7 @@ def cubes(params, prompts, tokens, segments, weights):
 
 
 @given(packings())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_responses_behind_each_other_are_read_as_if_alone(setting, packing):
     params, prompts, responses = setting
     tokens = np.full((P, 2, G * L), 49)

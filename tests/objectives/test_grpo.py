@@ -168,7 +168,7 @@ def test_constant_aggregation_divides_by_the_limit_not_by_the_padding():
     np.testing.assert_allclose(loss_weights(mask, "constant", 8).max(), 1 / 16)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.integers(0, 1000),
     st.sampled_from(AGGREGATIONS),

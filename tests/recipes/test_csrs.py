@@ -19,6 +19,7 @@ from jaxevolve.data.validate import open_data
 from jaxevolve.learner import TrainState, make_score
 from jaxevolve.policy import sampling_rules
 from jaxevolve.recipes import csrs
+from jaxevolve.recipes.measures import FREQUENCIES
 from jaxevolve.rollout import decode
 from jaxevolve.rollout.generate import Responses, generate
 from jaxevolve.rollout.jobs import Response
@@ -31,14 +32,19 @@ REAL_ROWS = ROOT.parent / "shared" / "data"
 COUNT, GROUP, M, LIMIT = 4, 4, 2, 12
 KEY = jax.random.key(0)
 ALWAYS = {
-    *("reward/mean", "reward/std", "advantage/zero_groups", "policy/entropy"),
+    *("reward/mean", "reward/std", "reward/excluded", "advantage/zero_groups", "policy/entropy"),
     *("rollout/length", "rollout/truncated", "rollout/no_answer", "rollout/unanimous"),
     *("rollout/distinct_answers", "rollout/logprob_gap", "rollout/tokens"),
-    *("retrace/agreement", "retrace/tokens"),
+    *("rollout/confident", "rollout/looping", "retrace/agreement", "retrace/tokens"),
     *("throughput/slot_utilization", "throughput/sampled_tokens_per_second"),
     "throughput/forced_tokens_per_second",
 }
-LABELED = {"label/accuracy", "label/vote_accuracy", "label/pass_at_n", "label/excluded"}
+LABELED = {
+    *("label/accuracy", "label/vote_accuracy", "label/pass_at_n", "label/excluded"),
+    *("retrace/same_if_right", "retrace/same_if_wrong"),
+    *(f"label/right_by_frequency/{low}" for low in FREQUENCIES),
+    *(f"label/answers_by_frequency/{low}" for low in FREQUENCIES),
+}
 
 
 def make_config(**changes):
@@ -109,7 +115,11 @@ def test_the_policy_is_its_own_reference_before_any_update(collected):
 
 def test_metrics_are_those_of_the_design(collected):
     assert collected.metrics.keys() == ALWAYS | LABELED
-    assert np.isfinite(list(collected.metrics.values())).all()
+    # A share of nothing is no number: here no answer is as frequent as that.
+    empty = {name for name, value in collected.metrics.items() if np.isnan(value)}
+    assert empty <= {f"label/right_by_frequency/{low}" for low in FREQUENCIES}
+    assert all(not collected.metrics[name.replace("right", "answers")] for name in empty)
+    assert not np.isinf(list(collected.metrics.values())).any()
 
 
 def test_metrics_tell_what_is_in_the_samples(collected):
@@ -214,6 +224,28 @@ def test_a_broken_label_rewards_nobody_and_is_counted(policy, rows):
     assert np.array_equal(made.experience.advantages[1:], whole.experience.advantages[1:])
     assert whole.metrics["label/excluded"] == 0
     assert {r["reason"] for r in made.samples[0]["responses"]} == {"the label points elsewhere"}
+
+
+def test_a_response_that_a_users_reward_leaves_out_counts_nowhere(policy, rows, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "def odd(group):\n"
+        "    return [None if a is None else float(len(t)) for t, a in\n"
+        "            zip(group.responses, group.answers)]\n"
+    )
+    made = collect(policy, rows, **{"retrace.m": 0, "reward.kind": f"{file}:odd"})
+    left_out = 0
+    for p, sample in enumerate(made.samples):
+        texts = [None if r["answer"] is None else len(r["text"]) for r in sample["responses"]]
+        assert [r["reward"] for r in sample["responses"]] == texts
+        counted = [n for n in texts if n is not None]
+        wanted = [0 if n is None else n - np.mean(counted) for n in texts]
+        np.testing.assert_allclose(made.experience.advantages[p], wanted, rtol=1e-5, atol=1e-5)
+        left_out += texts.count(None)
+    assert made.metrics["reward/excluded"] == left_out > 0
+    everything = [r["reward"] for s in made.samples for r in s["responses"]]
+    counted = [reward for reward in everything if reward is not None]
+    assert made.metrics["reward/mean"] == pytest.approx(np.mean(counted), rel=1e-5)
 
 
 def test_maternal_samples_do_not_depend_on_what_follows_them(policy, rows, collected):
@@ -335,7 +367,7 @@ def test_every_re_inference_has_random_numbers_of_its_own(endless, rows, noise_p
         assert len(np.unique(group, axis=0)) == GROUP * (1 + M)
 
 
-@pytest.mark.parametrize("anchor", ["random", "token"])
+@pytest.mark.parametrize("anchor", ["random", "token", "group"])
 def test_other_anchors_by_flag(policy, rows, anchor):
     changes = {"retrace.anchor": anchor, "retrace.token": 5}
     maternal, retraced = sample(policy, rows, **changes)
@@ -346,9 +378,26 @@ def test_other_anchors_by_flag(policy, rows, anchor):
         np.testing.assert_array_equal(retraced.anchor, np.minimum(own, 5))
         kept_as_it_is = (own < 5) & maternal.stopped
         assert not retraced.responses.lengths[kept_as_it_is].any()
+    elif anchor == "group":
+        others = own.sum(1, keepdims=True) - own
+        np.testing.assert_array_equal(
+            retraced.anchor, np.minimum(own, 7 * others // (10 * (GROUP - 1)))
+        )
+        assert len(np.unique(retraced.anchor)) > 2
+        assert retraced.responses.lengths.any()
     else:
         assert (retraced.anchor < np.maximum(own, 1)).all()
         assert len(np.unique(retraced.anchor[own == LIMIT])) > 2
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_anchors_by_the_group_do_not_depend_on_who_ends_first(policy, rows, noise):
+    changes = {"retrace.anchor": "group", "retrace.image_noise": noise}
+    wide, narrow = (
+        sample(policy, rows, **changes, **{"rollout.rows": count})[1] for count in (32, 5)
+    )
+    np.testing.assert_array_equal(wide.anchor, narrow.anchor)
+    np.testing.assert_array_equal(wide.responses.tokens, narrow.responses.tokens)
 
 
 def test_the_answer_is_the_last_box_of_prefix_and_continuation(policy):

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -116,7 +116,6 @@ def test_a_lone_sample_without_itself_has_no_support():
     assert softened_frequency(np.array([[0]]), None, include_self=False)[0, 0] == 0
 
 
-@settings(deadline=None)
 @given(
     st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(0, 4)).flatmap(
         lambda s: st.tuples(
@@ -136,7 +135,6 @@ def test_agrees_with_loops(arrays, gamma, beta, pool, include_self, no_answer):
     np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-7)
 
 
-@settings(deadline=None)
 @given(
     hnp.arrays(np.int32, (1, 6), elements=IDS),
     hnp.arrays(np.int32, (1, 6, 3), elements=IDS),
@@ -149,7 +147,6 @@ def test_rewards_move_with_their_responses(maternal, reinference, order, pool):
     np.testing.assert_allclose(moved, straight[:, order], rtol=1e-6)
 
 
-@settings(deadline=None)
 @given(hnp.arrays(np.int32, (2, 5), elements=IDS))
 def test_names_of_classes_do_not_matter(maternal):
     renamed = np.where(maternal >= 0, 7 - maternal, -1)

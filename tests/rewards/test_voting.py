@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -51,7 +51,6 @@ def test_vote_gives_the_share_of_all_responses():
     assert (winner.dtype, share.dtype) == (np.int32, np.float32)
 
 
-@settings(deadline=None)
 @given(hnp.arrays(np.int32, st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=IDS))
 def test_agrees_with_counter(classes):
     winner, share = vote(classes)
@@ -70,7 +69,6 @@ def test_agrees_with_counter(classes):
     )
 
 
-@settings(deadline=None)
 @given(hnp.arrays(np.int32, (3, 6), elements=IDS), st.permutations(range(6)))
 def test_order_matters_only_in_ties(classes, order):
     counts = np.sort(self_consistency(classes), axis=-1)

@@ -227,7 +227,7 @@ def schedules(draw):
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(schedules(), st.sampled_from([1, 2]), st.sampled_from([9, LIMIT]))
 def test_every_response_comes_once_and_is_itself_whatever_the_schedule(
     params, whole, schedule, shards, chunk

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.recipes.csrs import random_rates
-from jaxevolve.rollout.retrace import anchors, fork, perturb
+from jaxevolve.rollout.retrace import anchors, fork, perturb, position_by_others
 
 
 def cut(lengths, *, stopped=True, rule="fraction", rate=0.7, token=0, limit=1000):
@@ -94,6 +94,23 @@ def test_a_fixed_anchor_keeps_what_had_ended_before_it_as_it_is():
     assert limit.tolist() == [0, 15, 15, 15, 17]
 
 
+def test_a_position_by_others_is_the_rate_of_their_mean_length():
+    own = np.array([[10, 20, 30], [7, 7, 8]])
+    # Means of the others: 25, 20, 15 and 7.5, 7.5, 7.
+    assert position_by_others(own, 0.7).tolist() == [[17, 14, 10], [5, 5, 4]]
+    assert position_by_others(np.array([100, 100]), 0.29).tolist() == [29, 29]
+
+
+@given(st.lists(st.integers(0, 2000), min_size=2, max_size=8), st.data())
+def test_a_responses_own_length_has_no_part_in_its_position(lengths, data):
+    member = data.draw(st.integers(0, len(lengths) - 1))
+    changed = list(lengths)
+    changed[member] = data.draw(st.integers(0, 2000))
+    one, other = (position_by_others(np.array(own), 0.7)[member] for own in (lengths, changed))
+    assert one == other
+    assert one <= 0.7 * max(lengths)
+
+
 # A toy reasoner: token 1 thinks on, 2 has decided for a short derivation, 3 for a long one; 0 is
 # the stop id. The last token is the answer.
 STEP = np.array([[1, 0, 0, 0], [0, 0.4, 0.3, 0.3], [0.5, 0, 0.5, 0], [0.05, 0, 0, 0.95]])
@@ -126,6 +143,9 @@ def shares_before_and_after(**rule):
     generator, count = np.random.default_rng(0), 100_000
     tokens, lengths = walk(generator, np.full(count, 1), np.full(count, LIMIT))
     stopped = np.take_along_axis(tokens, lengths[:, None] - 1, 1)[:, 0] == 0
+    if rule["rule"] == "group":
+        own = (lengths - stopped).reshape(-1, 8)
+        rule["token"] = position_by_others(own, rule["rate"]).reshape(-1)
     anchor, limit = anchors(lengths, stopped, max_tokens=LIMIT, **rule)
     before = np.take_along_axis(tokens, np.maximum(anchor - 1, 0)[:, None], 1)[:, 0]
     more, follow = walk(generator, np.where(anchor > 0, before, 1), limit)
@@ -142,6 +162,27 @@ def test_a_fixed_anchor_leaves_the_distribution_of_answers_as_it_was(token):
     before, after, error = shares_before_and_after(rule="token", rate=0.7, token=token)
     assert before[2] > 0.3
     np.testing.assert_allclose(after, before, atol=4 * error)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.7])
+def test_an_anchor_by_the_others_leaves_the_distribution_of_answers_as_it_was(rate):
+    before, after, error = shares_before_and_after(rule="group", rate=rate, token=0)
+    np.testing.assert_allclose(after, before, atol=4 * error)
+
+
+@pytest.mark.parametrize("lengths", [[35, 26], [35, 26, 40], [20, 26, 40]])
+def test_what_a_fraction_gives_an_answer_follows_from_what_is_decided_again(lengths):
+    """Which answer it will be is decided at token 21: share (1 + again on average - again)."""
+    generator, lengths, count = np.random.default_rng(1), np.array(lengths), 200_000
+    share = np.arange(1, len(lengths) + 1) / np.arange(1, len(lengths) + 1).sum()
+    first, second = generator.choice(len(lengths), size=(2, count), p=share)
+    anchor, _ = anchors(
+        lengths[first], np.False_, rule="fraction", rate=0.7, token=0, max_tokens=60
+    )
+    after = np.bincount(np.where(anchor <= 21, second, first), minlength=len(lengths)) / count
+    again = lengths * 7 // 10 <= 21
+    expected = share * (1 + share @ again - again)
+    np.testing.assert_allclose(after, expected, atol=4 * np.sqrt(0.25 / count))
 
 
 def test_an_anchor_at_a_fraction_favors_the_longer_derivation():

@@ -91,9 +91,9 @@ def test_files_are_put_beside(tmp_path):
 
 def test_the_newest_and_the_best_stay(tmp_path):
     for step in (10, 20, 30, 40):
-        save(tmp_path, step, keep=2, best_step=10)
+        save(tmp_path, step, keep=2, stay=(10, None))
     assert folders(tmp_path) == ["10", "30", "40"]
-    save(tmp_path, 50, keep=1, best_step=30)
+    save(tmp_path, 50, keep=1, stay=(30,))
     assert folders(tmp_path) == ["30", "50"]
 
 

@@ -10,7 +10,7 @@ from jaxevolve.runtime.metrics import flatten
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SCALES = ("tiny", "smoke", "qwen2_5_vl_7b", "qwen2_5_vl_3b")
-RECIPES = ("csrs", "majority_vote", "self_judge", "supervised")
+RECIPES = ("csrs", "majority_vote", "self_consistency", "self_judge", "supervised")
 
 # CSRS, Table 6: (its row, its value, our setting, our value).
 TABLE_6 = [

@@ -1,0 +1,67 @@
+"""Where do re-inferences go? Maps of the embedded responses of some steps (CSRS Figure 4)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxevolve.runtime.charts import number, scatter_chart
+from jaxevolve.sentences import embed, spread
+from jaxevolve.tsne import tsne
+
+MOST = 2000  # points of a map
+
+Records = Sequence[Mapping[str, Any]]
+
+
+def section(samples: Mapping[int, Records], encoder: str | None) -> dict[str, Any]:
+    """A heading with a map a step, all of one t-SNE.
+
+    Args:
+        samples: step -> records of questions (recipes/records.py) with re-inferences.
+        encoder: as `embed` takes it.
+
+    Returns:
+        As `figures.sections` has it.
+    """
+    texts, places = [], []  # a place is (step, question, whether it is a re-inference)
+    for step, records in samples.items():
+        for question, record in enumerate(records):
+            for response in record["responses"]:
+                kept = response["text"][: response["kept"]]
+                group = [response["text"], *(kept + text for text in response["continued"])]
+                texts += group
+                places += [(step, question, i > 0) for i in range(len(group))]
+    texts, places = texts[:MOST], np.array(places[:MOST])
+    points, name = embed(texts, encoder)
+    mapped = tsne(points)
+    wide, high = zip(mapped.min(0).tolist(), mapped.max(0).tolist())
+    charts = []
+    for step in samples:
+        groups, found = [], []
+        for title, again in (("maternal", 0), ("re-inference", 1)):
+            own = (places[:, 0] == step) & (places[:, 2] == again)
+            parts = [own & (places[:, 1] == question) for question in np.unique(places[own, 1])]
+            found.append(np.mean([spread(points[part]) for part in parts if part.sum() > 1]))
+            groups.append((title, number(found[-1]), [tuple(p) for p in mapped[own].tolist()]))
+        ratio = found[1] / found[0] if found[0] else float("nan")
+        charts.append(
+            scatter_chart(
+                f"Responses at step {step}",
+                groups,
+                wide=wide,
+                high=high,
+                at=f"ratio {number(ratio)}",
+                note="Beside the names, the spread: mean distance from the centroid of a "
+                "question's responses, over its questions.",
+            )
+        )
+    return {
+        "id": "maps",
+        "title": "Where do re-inferences go?",
+        "text": "",
+        "note": f"t-SNE of the responses to the recorded questions, of all these steps together, "
+        f"embedded by {name}. A re-inference shares its parent's text up to the anchor. The ratio "
+        "is the spread of re-inferences over that of maternal responses.",
+        "charts": charts,
+    }

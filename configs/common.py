@@ -1,7 +1,8 @@
 """Every setting and its default. A recipe's file changes some of them, a flag any of them.
 
-Where a number comes from: [csrs] Table 6 or the text of arXiv 2604.03647, [verl] the default of the
-framework that it was trained with, [ours] our choice where the paper is silent.
+Where a number comes from: [csrs] Table 6 or the text of arXiv 2604.03647, [self_judge] the text or
+released script of arXiv 2603.21289, [verl] the default of the framework that they were trained
+with, [ours] our choice where the paper is silent.
 """
 
 from collections.abc import Callable, Mapping
@@ -92,7 +93,7 @@ def defaults() -> ConfigDict:
                 "train": False,
             },
             "reward": {
-                # or "majority", "self_consistency", "label", or a function of your own as
+                # or "majority", "self_consistency", "label", "judged", or a function of your own as
                 # "path/to/file.py:function"
                 "kind": "softened",
                 "gamma": 0.2,  # [csrs]
@@ -107,8 +108,38 @@ def defaults() -> ConfigDict:
                 "no_answer": "zero",
                 "format_weight": 0.0,  # [csrs] none
             },
+            "judge": {
+                # Judgements a response, averaged; 0: no judge. They are made for any reward.kind,
+                # and count in "judged".
+                "repeats": 0,
+                # A Hugging Face folder or a checkpoint of ours; None: the model as it was before
+                # training, which is the reference of the KL term. [self_judge]
+                "path": placeholder(str),
+                # Steps after which the policy becomes the judge, again and again; 0: never.
+                "refresh": 0,
+                # What the judge is told: the whole "rubric", or a "short" prompt for a judge that
+                # was trained on it.
+                "prompt": "rubric",
+                "temperature": 1.0,  # [self_judge]
+                "top_p": 0.9,  # [self_judge]
+                "max_tokens": 1024,  # [self_judge] of a judgement
+                # A judgement without a score is a 0 ("zero" [self_judge]), or is left out
+                # ("exclude"), and with all of its judgements its response.
+                "unread": "zero",
+                # What scores modulate: self-"consistency" [self_judge], or "none": they decide
+                # alone.
+                "base": "consistency",
+                # Share of the first answer above which its group is voted on; 1: never, as in the
+                # paper. [self_judge] its code
+                "hard_above": 0.85,
+                "format_penalty": 0.5,  # [self_judge] for a response that is not laid out as asked
+            },
             "grpo": {
-                "advantage": "mean",  # [csrs Eq. 2] or "std"
+                # Rewards against their group: less the "mean" [csrs Eq. 2], over "std" as well, or
+                # "log_group", log q of [self_judge] taken literally, of which "mean" is the
+                # centered form.
+                "advantage": "mean",
+                "alpha": 1.0,  # [ours] what rewards are multiplied by before; "std" undoes it
                 "clip_low": 0.2,  # [verl]
                 "clip_high": 0.2,  # [verl]
                 "dual_clip": 3.0,  # [verl]

@@ -68,11 +68,19 @@ class Experience:
 
 @struct.dataclass
 class TrainState:
-    """What training carries from update to update: parameters, optimizer state, update count."""
+    """What training carries from update to update.
+
+    Attributes:
+        params: what is trained.
+        opt_state: of the optimizer.
+        updates: i32[], how many there have been.
+        judge: an earlier state of `params`, which no update changes; None where nobody needs one.
+    """
 
     params: Any
     opt_state: Any
     updates: jax.Array
+    judge: Any = None
 
 
 # (log-probabilities, entropies, weights, piece of the batch) -> loss and metrics, all sums.
@@ -283,7 +291,7 @@ def make_update(
         fine = jnp.isfinite(norm) & jnp.isfinite(value)
         changes, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, changes)
-        new = TrainState(params, opt_state, state.updates + 1)
+        new = state.replace(params=params, opt_state=opt_state, updates=state.updates + 1)
         state = jax.tree.map(lambda new, old: jnp.where(fine, new, old), new, state)
         return state, norm, 1 - fine
 

@@ -32,12 +32,13 @@ from jaxevolve.models import attention
 from jaxevolve.models.lora import merge
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
 from jaxevolve.policy import Policy, load_model_params, load_model_processor, step_key
-from jaxevolve.recipes import csrs
+from jaxevolve.recipes import csrs, self_judge
 from jaxevolve.rewards import user
 from jaxevolve.runtime import cli, distributed, mesh, metrics
 from jaxevolve.runtime.errors import UserError
 from jaxevolve.training import (
     alarms,
+    become_judge,
     frozen_parameters,
     improve,
     lora_scale,
@@ -105,6 +106,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         )
         if first:
             open_workdir(workdir, config)
+        judge_processor = self_judge.open_processor(config, processor)
         supervised = config.reward.kind == "label"
         if ":" in config.reward.kind:
             user.load(config.reward.kind)
@@ -133,6 +135,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     del started  # the parameters that were read have become the state and the reference
     where = mesh.shardings(devices, state)
     score, update = make_functions(model, optimizer, devices, micro, config, where)
+    succeed = jax.jit(partial(become_judge, config=config), out_shardings=where.judge)
     whole = jax.jit(partial(assemble, dtype=config.model.dtype, lora_scale=lora_scale(config)))
 
     def views(params: Any) -> tuple[Policy, Any]:
@@ -140,6 +143,24 @@ def train(config: ConfigDict, workdir: Path) -> None:
         as_they_are = config.model.dtype == "float32" and frozen is None
         params = params if as_they_are else whole(params, frozen)
         return Policy(sampler, mesh.spread(sampling, params), processor), params
+
+    examiner = None  # a judge that is another model than the policy
+    if judge_processor is not None:
+        kernel = attention.choose(
+            config.model.attention, mesh.own_part(sampling), config.model.dtype
+        )
+        place = partial(mesh.param_sharding, devices)
+        params = load_model_params(judge_processor, config.model.dtype, place)
+        params = mesh.spread(sampling, params)
+        examiner = Policy(Qwen2_5_VL(judge_processor.config, kernel), params, judge_processor)
+
+    def scorer() -> Policy:
+        """What judges the responses of this step, on this process's devices."""
+        if examiner is not None:
+            return examiner
+        if state.judge is not None:
+            return views(state.judge)[0]
+        return Policy(sampler, mesh.spread(sampling, reference()), processor)
 
     # 3. Steps.
     batches = train_batches(
@@ -172,16 +193,19 @@ def train(config: ConfigDict, workdir: Path) -> None:
         key = step_key(config.seed, step)
         collected = csrs.collect(
             *views(state.params),
-            None if reference is None else reference(),
+            reference() if config.grpo.kl else None,
             batch.rows,
             batch.prompts,
             key,
             config=config,
             score=score,
             timer=timer,
+            judge=scorer if config.judge.repeats else None,
         )
         with timer("update"):
             state, learned, skipped = improve(state, collected.experience, update, config, frozen)
+        if config.judge.refresh and step % config.judge.refresh == 0:
+            state = state.replace(judge=succeed(state.params))
         skipped_in_a_row = skipped_in_a_row + skipped if skipped == len(learned) else 0
         if skipped:
             ids = [i for own in distributed.gather([r["id"] for r in batch.rows]) for i in own]

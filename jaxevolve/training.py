@@ -52,7 +52,17 @@ def fresh_state(
     else:
         # A copy: updates consume the state, and the reference goes on using the original.
         trained = jax.tree.map(jnp.copy, params)
-    return TrainState(trained, optimizer.init(trained), jnp.zeros((), jnp.int32))
+    judge = become_judge(trained, config) if config.judge.refresh else None
+    return TrainState(trained, optimizer.init(trained), jnp.zeros((), jnp.int32), judge)
+
+
+def become_judge(trained: Any, config: ConfigDict) -> Any:
+    """A copy of what is trained, which updates do not consume, in the type that is computed in.
+
+    Adapters stay as they are: they are small, and what they adapt is frozen anyway.
+    """
+    dtype = "float32" if config.lora.rank else config.model.dtype
+    return jax.tree.map(jnp.copy, cast(trained, dtype))
 
 
 def start_or_resume(
@@ -71,10 +81,15 @@ def start_or_resume(
         shapes,
         where,
     )
-    restored = checkpoint.restore(workdir, vars(wanted))
+    restored = checkpoint.restore(workdir, arrays_of(wanted))
     if restored is not None:
         return TrainState(**restored.state), restored.step, restored.meta["data"]
     return jax.jit(fresh, out_shardings=where)(params), 0, None
+
+
+def arrays_of(state: TrainState) -> dict[str, Any]:
+    """The fields of a state that there are, as a checkpoint holds them."""
+    return {name: field for name, field in vars(state).items() if field is not None}
 
 
 def lora_scale(config: ConfigDict) -> float:
@@ -89,15 +104,18 @@ def frozen_parameters(
 
     Returns:
         A function that gives the reference's parameters, on the device when it is called, or None
-        without a KL term; and the parameters that adapters are attached to, or None without any.
-        They are one tree. With `grpo.offload_reference` the reference lies in the host's memory
-        between calls, unless adapters need it on the device anyway.
+        where neither a KL term nor a judge needs them; and the parameters that adapters are
+        attached to, or None without any. They are one tree. With `grpo.offload_reference` the
+        reference lies in the host's memory between calls, unless adapters need it on the device
+        anyway.
     """
-    if not config.grpo.kl and not config.lora.rank:
+    judge = config.judge
+    needed = config.grpo.kl or (judge.repeats and judge.path is None and not judge.refresh)
+    if not needed and not config.lora.rank:
         return None, None
     params = jax.jit(partial(cast, dtype=config.model.dtype))(params)
     if config.lora.rank:
-        return (lambda: params) if config.grpo.kl else None, params
+        return (lambda: params) if needed else None, params
     if not config.grpo.offload_reference:
         return lambda: params, None
     places = mesh.shardings(devices, params)
@@ -237,7 +255,7 @@ def save(
         checkpoint.save(
             workdir,
             step,
-            vars(state),
+            arrays_of(state),
             {"data": position, "seed": config.seed, "lora": lora_of(config)},
             write_files=partial(copy_texts, processor.folder),
             keep=config.checkpoint.keep,

@@ -23,17 +23,15 @@ import string
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from absl import app, flags
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from fitting import Stage, fit
 from jaxevolve.benchmarks.accuracy import evaluate, select, shares, summary
 from jaxevolve.data.geometry import (
     FAMILIES,
@@ -47,11 +45,8 @@ from jaxevolve.data.geometry import (
 from jaxevolve.hf.config import write_config
 from jaxevolve.hf.export import export_folder
 from jaxevolve.hf.processor import Processor, load_processor
-from jaxevolve.learner import Targets, TrainState, make_update
 from jaxevolve.models.config import Config, VisionConfig
-from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, init_params
-from jaxevolve.objectives import supervised_loss
 from jaxevolve.policy import Policy, load_policy
 
 FLAGS = flags.FLAGS
@@ -254,59 +249,24 @@ def initialize(config: Config, seed: int) -> Any:
     return jax.tree_util.tree_map_with_path(scale, init_params(config, jax.random.key(seed)))
 
 
-def targets(texts: Sequence[str], prompts: Prompts, processor: Processor, size: int) -> Targets:
-    """Texts as the only response to each prompt, with their stop id."""
-    tokens = np.zeros((len(texts), 1, size), np.int32)
-    lengths = np.zeros((len(texts), 1), np.int32)
-    for i, text in enumerate(texts):
-        ids = [*processor.tokenizer.backend_tokenizer.encode(text).ids, processor.stop_ids[0]]
-        tokens[i, 0, : len(ids)], lengths[i] = ids, len(ids)
-    return Targets(prompts, tokens, lengths)
-
-
 def train(model: Qwen2_5_VL, params: Any, processor: Processor, problems: GeometryProblems) -> Any:
     """The three stages under one learning-rate schedule."""
     drawn = [problems.problem(i) for i in range(len(problems))]
     rows = [problems[i] for i in range(len(problems))]
     solving = processor.prompts(rows)
     reading = processor.prompts([{**row, "question": READ} for row in rows])
-    stages: list[tuple[str, int, Prompts, int, Callable[[Problem, random.Random], str]]] = [
-        ("caption", FLAGS.caption_steps, reading, CAPTION, lambda p, _: caption(p.values)),
-        ("clean", FLAGS.clean_steps, solving, SOLUTION, lambda p, _: p.solution),
-        ("noisy", FLAGS.noisy_steps, solving, SOLUTION, noisy_solution),
+    stages = [
+        Stage(
+            "caption", FLAGS.caption_steps, reading, CAPTION, lambda i, _: caption(drawn[i].values)
+        ),
+        Stage("clean", FLAGS.clean_steps, solving, SOLUTION, lambda i, _: drawn[i].solution),
+        Stage(
+            "noisy", FLAGS.noisy_steps, solving, SOLUTION, lambda i, r: noisy_solution(drawn[i], r)
+        ),
     ]
-    peak, total = FLAGS.learning_rate, sum(steps for _, steps, *_ in stages)
-    schedule = optax.warmup_cosine_decay_schedule(0.0, peak, 50, max(total, 51), peak / 20)
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.98, weight_decay=0.01)
+    return fit(
+        model, params, processor, stages, FLAGS.learning_rate, batch=FLAGS.batch, seed=FLAGS.seed
     )
-    update = make_update(
-        model,
-        optimizer,
-        lambda logprobs, entropy, weights, batch: supervised_loss(logprobs, weights),
-        temperature=1.0,
-        dtype="float32",
-        micro_batches=1,
-        remat="none",
-        aggregation="token",
-        max_tokens=SOLUTION,
-    )
-    state = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
-    rng = random.Random(f"batches {FLAGS.seed}")
-    for name, steps, prompts, size, write in stages:
-        recent = []
-        for step in range(1, steps + 1):
-            index = np.array(rng.sample(range(len(drawn)), FLAGS.batch))
-            texts = [write(drawn[i], rng) for i in index]
-            chosen = jax.tree.map(lambda x, index=index: x[index], prompts)
-            state, metrics = update(state, targets(texts, chosen, processor, size))
-            recent.append(metrics["loss"])
-            if step % 100 == 0 or step == steps:
-                loss = float(jnp.stack(recent).mean())
-                seconds = time.process_time()
-                print(f"{name} {step}/{steps}: loss {loss:.4f}, {seconds:.0f} CPU-s", flush=True)
-                recent = []
-    return state.params
 
 
 def measure(policy: Policy, seed: int) -> dict[str, Any]:

@@ -120,6 +120,27 @@ class DecoderBlock(nn.Module):
         x = x + self.self_attn.out(mixed)
         return x + self.mlp(self.post_attention_layernorm(x)), prefix
 
+    def follow(
+        self, x: jax.Array, angles: jax.Array, prefix: KeyValues, there: jax.Array
+    ) -> tuple[jax.Array, KeyValues]:
+        """Tokens that follow a prefix, of which there is one for each row of them.
+
+        Args:
+            x: [P, L, D].
+            angles: f32[P, L, h/2].
+            prefix: its keys and values [P, K, T, h].
+            there: bool[P, T], its tokens.
+
+        Returns:
+            The tokens after the layer, and their own keys and values [P, K, L, h].
+        """
+        query, own = self.self_attn.project(self.input_layernorm(x), angles)
+        query, own = to_rows(query, own, 1)
+        mixed = attend(query, own, None, prefix, there, self.kernel)
+        x = x + self.self_attn.out([mixed])
+        x = x + self.mlp(self.post_attention_layernorm(x))
+        return x, tuple(a[:, :, 0] for a in own)
+
 
 class Embedding(nn.Module):
     """The token embeddings, which a tied model also uses as its head."""
@@ -200,6 +221,19 @@ class Decoder(nn.Module):
         x, y = jnp.split(self.norm(x), [length], axis=1)
         return x, y.reshape(*responses.shape, -1)
 
+    def follow(
+        self, tokens: jax.Array, first: jax.Array, prefix: KeyValues, there: jax.Array
+    ) -> KeyValues:
+        """Text behind a prefix -> its keys and values of each layer [P, K, L, h]; see `extend`."""
+        places = first[:, None] + jnp.arange(tokens.shape[1])
+        angles = self.angles(jnp.broadcast_to(places[..., None], (*places.shape, 3)))
+
+        def layer(params: Any, x: jax.Array, prefix: KeyValues) -> tuple[jax.Array, KeyValues]:
+            method = DecoderBlock.follow
+            return self.block.apply({"params": params}, x, angles, prefix, there, method=method)
+
+        return run_layers(layer, self.layers, self.embed_tokens(tokens), prefix)[1]
+
     def rows(self, rows: Rows, prefix: Any, cache: Any) -> tuple[jax.Array, Any]:
         """One token of each of B rows; see `read_rows`."""
         return read_rows(self.config, self.variables["params"], rows, prefix, cache)
@@ -276,6 +310,22 @@ class Qwen2_5_VL(nn.Module):
         """
         hidden, prefix = self.model.prompt(prompts, self.encode(prompts), remat="none")
         return last_hidden(hidden, prompts), prefix
+
+    def extend(
+        self, tokens: jax.Array, first: jax.Array, prefix: KeyValues, there: jax.Array
+    ) -> KeyValues:
+        """Reads text that goes on behind what has been read: a prompt in pieces.
+
+        Args:
+            tokens: i32[P, L]; what stands behind the end of a row changes nothing before it.
+            first: i32[P], the position of each row's first token.
+            prefix: keys and values of each layer [P, K, T, h], stacked.
+            there: bool[P, T], the tokens of the prefix.
+
+        Returns:
+            Keys and values of each layer [P, K, L, h].
+        """
+        return self.model.follow(tokens, first, prefix, there)
 
     def decode(self, rows: Rows, prefix: Any, cache: Any) -> tuple[jax.Array, Any]:
         """Reads one token of each of B rows, which follow N prefixes; see `read_rows`."""

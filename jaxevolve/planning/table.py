@@ -136,6 +136,12 @@ def _time(plan: Plan) -> str:
     ]
     rows.append(row("step", sum(works.values(), work.Work()), "", ideal))
     tokens = work.sampled_tokens(plan.config, plan.lengths)
+    judge = ""
+    if plan.config.judge.repeats:
+        judge = (
+            " The judge's rollout, which follows the maternal one, and the parameters of a judge "
+            "that is a model of its own are not in this plan."
+        )
     expected = ideal / plan.share
     header = ["all devices", "FLOPs", "bytes", "sent", "bound by", "seconds"]
     return "\n\n".join(
@@ -149,7 +155,7 @@ def _time(plan: Plan) -> str:
             f"their image; responses of {plan.lengths.response} (--response_tokens), packed "
             f"into {work.packed_rows(plan.config, plan.lengths)} rows a prompt to be scored "
             "and trained on; rows always full; in each phase computing, memory and network "
-            "overlap.",
+            f"overlap.{judge}",
         ]
     )
 

@@ -3,7 +3,8 @@
 A batch lives here as follows: n maternal responses a prompt; each cut at its anchor, its image
 noised, m re-inferences from there; the answers of both grouped by mathematical equality; a reward
 by frequency; advantages. With m = 0 and another reward the same path is majority voting (MM-UPT),
-self-consistency or, with labels, supervised GRPO; with a user's function, what that one says.
+self-consistency, Self-Judge, whose judge scores the maternal responses first, or, with labels,
+supervised GRPO; with a user's function, what that one says.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +20,15 @@ from jaxevolve.answers.choices import options_for
 from jaxevolve.answers.grading import Graded, grade
 from jaxevolve.learner import Experience
 from jaxevolve.models.inputs import Prompts
-from jaxevolve.objectives import group_advantage, response_mask
+from jaxevolve.objectives import group_advantage, log_group_distribution, response_mask
 from jaxevolve.packing import make_layout, rows_needed
 from jaxevolve.policy import WIDTH, Policy, read, sampling_rules
-from jaxevolve.recipes import records
+from jaxevolve.recipes import records, self_judge
 from jaxevolve.recipes.measures import Seen, ends_in_loop, measure, speed
 from jaxevolve.rewards import (
+    consistency,
     format_ok,
+    judged,
     majority_vote,
     self_consistency,
     softened_frequency,
@@ -85,6 +88,7 @@ def collect(
     config: ConfigDict,
     score: Score,
     timer: PhaseTimer,
+    judge: Callable[[], Policy] | None = None,
 ) -> Collected:
     """Samples a batch and rewards it; of several processes, each its share.
 
@@ -98,7 +102,8 @@ def collect(
         key: the key of this step.
         config: the run's config.
         score: what the learner scores with.
-        timer: adds to rollout, retrace, answers and score.
+        timer: adds to rollout, retrace, judge, answers and score.
+        judge: gives what scores the maternal responses, of this process alone; None for nobody.
     """
     rules = sampling_rules(policy.processor, config.rollout.top_p, config.rollout.top_k)
     maternal, retraced, stats = sample(policy, prompts, key, rules, config)
@@ -112,14 +117,20 @@ def collect(
         both = [own + more for own, more in zip(texts, again)]
         options = [options_for(row["question"], row.get("choices")) for row in rows]
         graded = grade(both, golds, config.reward.equality, options)
+    judgement = None
+    if judge is not None:
+        with timer("judge"):
+            judgement = self_judge.judge(judge(), rows, prompts.ids, texts, key, config)
+    scores = None if judgement is None else judgement.scores
     group = config.rollout.n
     classes = graded.classes[:, :group]
     reclasses = graded.classes[:, group:].reshape(*classes.shape, -1)
     trained, starts, order = maternal, None, np.arange(group)
     if config.retrace.train and config.retrace.m:
         trained, starts, order = with_reinferences(maternal, retraced)
-    rewards = reward(rows, classes, reclasses, graded, both, order, config)
-    # A user's reward may leave a response out; a label that is broken excludes its question.
+    rewards = reward(rows, classes, reclasses, graded, both, order, scores, config)
+    # A user's reward or a judge that said nothing readable may leave a response out; a label that
+    # is broken excludes its question.
     counted = ~np.isnan(rewards)
     if config.reward.kind == "label":
         counted &= graded.labeled[:, None]
@@ -131,7 +142,7 @@ def collect(
         _, place = placement(params)
         placed = place((prompts, trained.tokens, layout))
         old, entropy, ref = own_rows(score(params, reference, *placed))
-    advantages = np.asarray(group_advantage(rewards, config.grpo.advantage, counted))
+    advantages = advantage(rewards, counted, config)
     experience = Experience(
         prompts, trained.tokens, trained.lengths, advantages, old, ref, starts, layout
     )
@@ -157,6 +168,9 @@ def collect(
         labeled=graded.labeled,
         faulty=np.array([fault is not None for fault in graded.faults]),
         correct=graded.correct[:, :group],
+        scores=scores,
+        unread=None if judgement is None else judgement.unread,
+        judging=None if judgement is None else judgement.tokens,
     )
     metrics = measure(jax.tree.map(lambda *x: np.concatenate(x), *gather(seen)))
     metrics |= speed(gather(stats))
@@ -170,6 +184,7 @@ def collect(
         maternal,
         retraced.anchor,
         policy.processor.decode,
+        judgement,
     )
     return Collected(experience, metrics, samples, [own[:group] for own in graded.answers])
 
@@ -331,6 +346,7 @@ def reward(
     graded: Graded,
     texts: Sequence[Sequence[str]],
     order: np.ndarray,
+    scores: np.ndarray | None,
     config: ConfigDict,
 ) -> np.ndarray:
     """Rewards by `reward.kind`.
@@ -342,10 +358,11 @@ def reward(
         graded: all of them, the maternal ones first.
         texts: [P][G + G * M] all of them.
         order: i32[N], which of all are rewarded.
+        scores: f32[P, G] of the judge, NaN where it gave none; None without one.
         config: the run's config.
 
     Returns:
-        f32[P, N], NaN where a user's reward leaves a response out.
+        f32[P, N], NaN where a user's reward or a judge leaves a response out.
     """
     settings, of = config.reward, graded.classes[:, order]
     if settings.kind == "softened":
@@ -364,11 +381,33 @@ def reward(
         rewards = majority_vote(classes, reclasses, of=of, no_answer=settings.no_answer)
     elif settings.kind == "self_consistency":
         rewards = self_consistency(classes, of=of, no_answer=settings.no_answer)
+    elif settings.kind == "judged":
+        base = np.ones(classes.shape)
+        if config.judge.base == "consistency":
+            base = consistency(
+                classes, hard_above=config.judge.hard_above, no_answer=settings.no_answer
+            )
+        fine = [[format_ok(text) for text in own[: classes.shape[1]]] for own in texts]
+        rewards = judged(base, scores, fine, penalty=config.judge.format_penalty)
     elif settings.kind == "label":
         rewards = graded.correct[:, order].astype(np.float32)
     else:
-        rewards = user_reward(settings.kind, rows, texts, graded, order, classes.shape[1])
+        rewards = user_reward(settings.kind, rows, texts, graded, order, classes.shape[1], scores)
     if settings.format_weight:
         fine = [[format_ok(group[i]) for i in order] for group in texts]
         rewards = with_format(rewards, fine, settings.format_weight)
     return rewards
+
+
+def advantage(rewards: np.ndarray, valid: np.ndarray, config: ConfigDict) -> np.ndarray:
+    """Advantages f32[P, N] by `grpo.advantage`, of rewards times `grpo.alpha`.
+
+    Args:
+        rewards: f32[P, N].
+        valid: bool[P, N], the rewards that count.
+        config: the run's config.
+    """
+    form, alpha = config.grpo.advantage, config.grpo.alpha
+    if form == "log_group":
+        return np.asarray(log_group_distribution(rewards, alpha, centered=False, valid=valid))
+    return np.asarray(group_advantage(alpha * rewards, form, valid))

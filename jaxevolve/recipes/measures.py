@@ -6,7 +6,7 @@ import numpy as np
 from flax import struct
 
 from jaxevolve.objectives import uninformative_groups
-from jaxevolve.rewards import distinct_answers, unanimous, vote
+from jaxevolve.rewards import auc, distinct_answers, unanimous, vote
 from jaxevolve.rewards.voting import matches
 from jaxevolve.rollout.jobs import Stats
 
@@ -35,6 +35,9 @@ class Seen:
         labeled: bool[P], the prompts with a label that can be compared with.
         faulty: bool[P], those with a broken one.
         correct: bool[P, G].
+        scores: f32[P, G] of a judge, NaN where it gave none; None, like the two below, without one.
+        unread: bool[P, G, R], its judgements without a score.
+        judging: i32[P, G, R] tokens of its judgements.
     """
 
     rewards: np.ndarray
@@ -50,6 +53,9 @@ class Seen:
     labeled: np.ndarray
     faulty: np.ndarray
     correct: np.ndarray
+    scores: np.ndarray | None = None
+    unread: np.ndarray | None = None
+    judging: np.ndarray | None = None
 
 
 def measure(seen: Seen) -> dict[str, float]:
@@ -75,6 +81,7 @@ def measure(seen: Seen) -> dict[str, float]:
         "retrace/agreement": agreement(seen.classes, seen.reclasses),
         "retrace/tokens": seen.continued.sum(),
         **label_metrics(seen),
+        **judge_metrics(seen),
     }
 
 
@@ -158,6 +165,21 @@ def label_metrics(seen: Seen) -> dict[str, float]:
         inside = (classes >= 0) & (how_often >= low) & (how_often < high)
         found[f"label/right_by_frequency/{low}"] = share(correct, inside)
         found[f"label/answers_by_frequency/{low}"] = inside.mean()
+    return found
+
+
+def judge_metrics(seen: Seen) -> dict[str, float]:
+    """What the judge made of the responses, and how well that tells right from wrong by labels."""
+    if seen.scores is None:
+        return {}
+    known = ~np.isnan(seen.scores)
+    found = {
+        "judge/score": seen.scores[known].mean() if known.any() else float("nan"),
+        "judge/unread": seen.unread.mean(),
+        "judge/tokens": seen.judging.sum(),
+    }
+    if seen.labeled.any():
+        found["judge/auc"] = auc(seen.scores[seen.labeled], seen.correct[seen.labeled])
     return found
 
 

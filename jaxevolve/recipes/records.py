@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxevolve.answers.grading import Graded
 from jaxevolve.hf.images import open_image
+from jaxevolve.recipes.self_judge import Judgement
 from jaxevolve.rollout.generate import Responses
 
 PROMPTS = 4  # a step
@@ -27,13 +28,15 @@ def samples(
     maternal: Responses,
     anchor: np.ndarray,
     decode: Callable[[np.ndarray], str],
+    judgement: Judgement | None = None,
 ) -> list[dict[str, Any]]:
     """Records of the first prompts of a batch, as samples/STEP.jsonl holds them.
 
     Counts are those of an answer's class among the maternal responses and among all
     re-inferences; `reinference` lists the answers that followed a response's anchor, which stands
     behind `anchor` tokens and `kept` characters; `continued` are the texts from there on.
-    The reward of a response that is left out is null.
+    The reward of a response that is left out is null. Where there is a judge, `score` is what it
+    gave, null where that cannot be read, and `judgements` what it said.
 
     Args:
         rows: P rows.
@@ -45,6 +48,7 @@ def samples(
         maternal: the responses.
         anchor: i32[P, G].
         decode: tokens to text.
+        judgement: of the maternal responses, or None without a judge.
     """
     group = rewards.shape[1]
     written = []
@@ -76,6 +80,10 @@ def samples(
             }
             for g in range(group)
         ]
+        if judgement is not None:
+            for response, score, said in zip(responses, judgement.scores[p], judgement.texts[p]):
+                response["score"] = None if np.isnan(score) else float(score)
+                response["judgements"] = said
         written.append(
             {
                 "id": row["id"],

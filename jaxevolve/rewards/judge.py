@@ -149,6 +149,28 @@ def mean_score(scores: list[float | None], *, unread: float | None = 0.0) -> flo
     return sum(known) / len(known) if known else None
 
 
+def auc(scores: ArrayLike, correct: ArrayLike) -> float:
+    """How well scores tell right from wrong: the area under the ROC curve.
+
+    That is the chance that a right response has a higher score than a wrong one, equal scores
+    counting half (Mann and Whitney's U, scaled).
+
+    Args:
+        scores: f32[...]; NaN is left out.
+        correct: bool[...].
+
+    Returns:
+        The area; NaN where one of the two kinds is missing.
+    """
+    scores, correct = np.asarray(scores, np.float64), np.asarray(correct, bool)
+    known = ~np.isnan(scores)
+    right, wrong = scores[known & correct], np.sort(scores[known & ~correct])
+    if not len(right) or not len(wrong):
+        return float("nan")
+    below = np.searchsorted(wrong, right, "left") + np.searchsorted(wrong, right, "right")
+    return float(below.mean() / 2 / len(wrong))
+
+
 def _in_unit(value: float) -> float:
     """Into [0, 1]; infinities too."""
     return min(max(value, 0.0), 1.0) if not math.isnan(value) else 0.0

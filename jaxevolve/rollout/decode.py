@@ -204,6 +204,77 @@ def branch(
         places: i32[J], where they go, none where one of the J has its prompt; N for a filler.
     """
     prompts = decoding.prefix[rows]
+    token = decoding.tokens[rows, jnp.maximum(anchors - 1, 0)]
+    last = jnp.where(anchors > 0, token, pool.last[prompts])
+    return _join(pool, prompts, decoding.cache, rows, anchors, last, places)
+
+
+@partial(jax.jit, static_argnames=("model", "room"), donate_argnames=("pool",))
+def extend(
+    model: Qwen2_5_VL,
+    params: Any,
+    pool: Pool,
+    stems: jax.Array,
+    tokens: jax.Array,
+    lengths: jax.Array,
+    places: jax.Array,
+    room: int,
+) -> Pool:
+    """Makes J prompts of prompts that have been read and text that follows them.
+
+    Args:
+        model: the model.
+        params: its parameters.
+        pool: of N prompts, consumed; T is at least every new prompt's tokens.
+        stems: i32[J], what the text follows, none of them in one of the places.
+        tokens: i32[J, L], the text.
+        lengths: i32[J], its tokens, at least one.
+        places: i32[J], where they go; N for a filler.
+        room: tokens of the longest stem, at most T.
+    """
+    # The stem's last token has not been read, and the last one of the text shall not be.
+    block = jnp.concatenate([pool.last[stems][:, None], tokens[:, :-1]], axis=1)
+
+    def take(cache: jax.Array, axis: int) -> jax.Array:
+        picked = jnp.take(cache, stems, axis=cache.ndim - 4)
+        return jax.lax.slice_in_dim(picked, 0, room, axis=axis)
+
+    keys = map_caches(take, pool.keys)
+    if unrolled():
+        keys = tuple(map(jnp.stack, zip(*keys)))
+    prefix = (keys[0].swapaxes(-1, -2), keys[1])
+    there = jnp.arange(room) < pool.length[stems][:, None]
+    own, values = model.apply(
+        {"params": params}, block, pool.position[stems], prefix, there, method="extend"
+    )
+    own = (own.swapaxes(-1, -2), values)
+    if unrolled():
+        own = unstack(own)
+    last = jnp.take_along_axis(tokens, lengths[:, None] - 1, axis=1)[:, 0]
+    return _join(pool, stems, own, jnp.arange(len(stems)), lengths, last, places)
+
+
+def _join(
+    pool: Pool,
+    prompts: jax.Array,
+    cache: Any,
+    rows: jax.Array,
+    kept: jax.Array,
+    last: jax.Array,
+    places: jax.Array,
+) -> Pool:
+    """Puts prompts into the pool that are others of it, and behind them tokens of a cache's rows.
+
+    Args:
+        pool: of N prompts.
+        prompts: i32[J], the others.
+        cache: each layer's keys [B, K, h, S] and values [B, K, S, h], the first of which are those
+            of the last token of the row's prompt.
+        rows: i32[J], of the cache.
+        kept: i32[J], tokens that are kept of each.
+        last: i32[J], the last token of each new prompt.
+        places: i32[J], where they go; N for a filler.
+    """
     length = pool.length[prompts]
     # Where a token's keys are among the row's own, which begin with the prompt's last token.
     own = jnp.arange(pool.prompt_tokens) - length[:, None]
@@ -213,18 +284,16 @@ def branch(
         shape = [1] * old.ndim
         shape[old.ndim - 4], shape[axis] = own.shape
         place = own.reshape(shape)
-        kept = jnp.take_along_axis(row[(*at, rows)], jnp.maximum(place, 0), axis, mode="clip")
-        new = jnp.where(place < 0, old[(*at, prompts)], kept)
+        more = jnp.take_along_axis(row[(*at, rows)], jnp.maximum(place, 0), axis, mode="clip")
+        new = jnp.where(place < 0, old[(*at, prompts)], more)
         return old.at[(*at, places)].set(new, mode="drop")
 
-    keys = map_caches(join, pool.keys, decoding.cache)
     put = lambda old, new: old.at[places].set(new, mode="drop")
-    token = decoding.tokens[rows, jnp.maximum(anchors - 1, 0)]
     return Pool(
-        keys=keys,
-        length=put(pool.length, length + anchors),
-        last=put(pool.last, jnp.where(anchors > 0, token, pool.last[prompts])),
-        position=put(pool.position, pool.position[prompts] + anchors),
+        keys=map_caches(join, pool.keys, cache),
+        length=put(pool.length, length + kept),
+        last=put(pool.last, last),
+        position=put(pool.position, pool.position[prompts] + kept),
     )
 
 

@@ -77,6 +77,37 @@ class Device:
         new = decode.prefill(self._model, self._params, self._place(prompts), noise)
         self._pool = decode.insert(self._pool, new, self._place(np.array(seats, np.int32)))
 
+    def extend(self, extensions: Sequence[tuple[int, int, Job]]) -> None:
+        """Reads what the prompts of (seat, seat of the stem, job) have behind their stems."""
+        if not extensions:
+            return
+        begun = perf_counter()
+        text = lambda job: job.prompt.tokens[0, job.stem.length[0] : job.prompt.length[0]]
+        count = READ_AT_ONCE * self._shards
+        ordered = sorted(extensions, key=lambda each: len(text(each[2])))
+        for first in range(0, len(ordered), count):
+            seats, stems, jobs = zip(*ordered[first : first + count])
+            self._make_room(max(job.prompt.tokens.shape[1] for job in jobs))
+            short = count - len(jobs)
+            texts = [text(job) for job in jobs + jobs[-1:] * short]
+            lengths = np.array([len(own) for own in texts], np.int32)
+            tokens = np.zeros((count, max(1 << int(lengths.max() - 1).bit_length(), 32)), np.int32)
+            for row, own in zip(tokens, texts):
+                row[: len(own)] = own
+            stems = stems + stems[-1:] * short
+            seats = seats + (len(self._pool.length),) * short
+            arrays = (np.array(stems, np.int32), tokens, lengths, np.array(seats, np.int32))
+            self._pool = decode.extend(
+                self._model,
+                self._params,
+                self._pool,
+                *self._place(arrays),
+                room=max(job.stem.tokens.shape[1] for job in jobs),
+            )
+            self.stats.read_tokens += int(lengths[: len(jobs)].sum())
+            self.stats.reused_tokens += sum(int(job.stem.length[0]) for job in jobs)
+        self._wait([job for *_, job in extensions], begun)
+
     def branch(self, branches: Sequence[tuple[int, int, Job]]) -> None:
         """Makes prompts of (row, seat, job) from the keys in the row and in its prompt's seat."""
         if not branches:

@@ -75,7 +75,10 @@ def run(
         return Stats()
     longest = max(job.prompt.tokens.shape[1] for job in queue)
     most = max(job.limit for job in queue)
-    table = sizes(rows, width, fewest, shards, len(queue) if alone else None)
+    shared = len({id(job.stem) for job in queue if job.stem is not None})
+    table = sizes(rows, width, fewest, shards, len(queue) + shared if alone else None)
+    if shared:  # room for one of them and what follows it
+        table = replace(table, seats=max(table.seats, 2 * shards))
     if sum(leaf.size for leaf in jax.tree.leaves(params)) < LARGE:
         table = replace(table, rows=table.rows[:1])
     device = Device(model, params, key, deviation, shards, place)
@@ -89,10 +92,15 @@ def run(
     unfinished = [0] * table.seats
     held: list[tuple[int, int] | None] = [None] * table.rows[0]  # seat, member of a row's response
     starts: list[deque[tuple[int, int]]] = [deque() for _ in range(shards)]  # waiting for a row
+    stems: list[dict[int, int]] = [{} for _ in range(shards)]  # identity of a stem -> its seat
     stats = device.stats
 
     def vacant(part: int) -> int | None:
         return next((seat for seat in table.seats_of(part) if seated[seat] is None), None)
+
+    def has_room(part: int, job: Job) -> bool:
+        needed = 1 + (job.stem is not None and id(job.stem) not in stems[part])
+        return sum(seated[seat] is None for seat in table.seats_of(part)) >= needed
 
     def take(seat: int, job: Job) -> None:
         seated[seat], unfinished[seat] = job, len(job.members)
@@ -101,23 +109,36 @@ def run(
     while True:
         # 1. Prompts take free seats while there are free rows that nobody waits for, in the part
         # with the most of them.
-        arrivals = []
+        arrivals, extensions = [], []
         free = [table.rows[0] // shards - len(waiting) for waiting in starts]
         for seat, _ in filter(None, held):
             free[table.part(seat)] -= 1
         while queue:
             part = max(
-                (p for p in range(shards) if vacant(p) is not None),
+                (p for p in range(shards) if has_room(p, queue[0])),
                 key=free.__getitem__,
                 default=None,
             )
             if part is None or free[part] <= 0:
                 break
             job = queue.popleft()
-            arrivals.append((vacant(part), job))
+            if job.stem is not None and id(job.stem) not in stems[part]:
+                stem = Job(job.stem, job.phase, (), 0)
+                arrivals.append((vacant(part), stem))
+                stems[part][id(job.stem)] = arrivals[-1][0]
+                take(*arrivals[-1])
+            seat = vacant(part)
+            take(seat, job)
             free[part] -= len(job.members)
-            take(*arrivals[-1])
+            if job.stem is None:
+                arrivals.append((seat, job))
+            else:
+                extensions.append((seat, stems[part][id(job.stem)], job))
         device.read(arrivals)
+        device.extend(extensions)
+        for held_stems in stems:  # only the one that the next job follows stays
+            for stem in [s for s in held_stems if not queue or s != id(queue[0].stem)]:
+                seated[held_stems.pop(stem)] = None
 
         # 2. Responses that wait take free rows, of which there are no more than are needed.
         busy = [len(waiting) for waiting in starts]

@@ -22,6 +22,9 @@ class Job:
         anchor: where the job follows a response (see `run`) and the prompt is that response's own
             up to this many of its tokens, unchanged: its keys need not be computed again. None
             where that is not so.
+        stem: what its prompt begins with, P = 1, or None. Jobs one behind the other with one and
+            the same stem read it once, images and all, and text alone follows it. Their image has
+            no noise.
         tag: whatever the caller wants to know it by.
     """
 
@@ -31,6 +34,7 @@ class Job:
     limit: int
     noise: int | None = None
     anchor: int | None = None
+    stem: Prompts | None = None
     tag: Any = None
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 # Phases of a step that draw random numbers of their own.
-MATERNAL, RETRACE, ANCHOR, NOISE = range(4)
+MATERNAL, RETRACE, ANCHOR, NOISE, JUDGE = range(5)
 BLOCK = 128  # vocabulary entries whose probabilities are first summed
 
 

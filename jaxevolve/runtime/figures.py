@@ -22,7 +22,7 @@ THEORY = (
     "frequency it is the answer's share (CSRS 3.1). ρ is the share of the majority answer, ε that "
     "of another one; η, which the theory takes for given, is fitted."
 )
-PHASES = ("rollout", "retrace", "answers", "score", "update")
+PHASES = ("rollout", "retrace", "judge", "answers", "score", "update")
 
 
 def sections(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxevolve.rewards import consistency, judged, mean_score, modulation, parse_score
+from jaxevolve.rewards import auc, consistency, judged, mean_score, modulation, parse_score
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,21 @@ def test_repeats_are_averaged_and_unread_ones_count_as_zero_or_not_at_all():
     assert mean_score([1.0, None, 0.5]) == 0.5
     assert mean_score([1.0, None, 0.5], unread=None) == 0.75
     assert mean_score([None], unread=None) is None
+
+
+def test_the_area_under_the_curve_is_the_share_of_pairs_in_order():
+    scores = np.array([[0.9, 0.5, np.nan], [0.5, 0.1, 0.7]])
+    correct = np.array([[True, False, True], [True, False, False]])
+    # 0.9 beats all three, 0.5 beats one, equals one, loses to one.
+    assert auc(scores, correct) == pytest.approx((3 + 1.5) / 6)
+    assert auc(-scores, correct) == pytest.approx((0 + 1.5) / 6)
+    assert np.isnan(auc(scores, np.ones_like(correct)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=12))
+def test_the_area_under_the_curve_by_counting_pairs(found):
+    scores, correct = np.array([s for s, _ in found]), np.array([c for _, c in found])
+    right, wrong = scores[correct], scores[~correct]
+    pairs = [(a > b) + (a == b) / 2 for a in right for b in wrong]
+    wanted = np.mean(pairs) if pairs else np.nan
+    assert auc(scores, correct) == pytest.approx(wanted, nan_ok=True)

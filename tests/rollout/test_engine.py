@@ -450,3 +450,45 @@ def test_without_jobs_nothing_is_done(params):
     ended, stats = run(params, [])
     assert not ended
     assert (stats.row_steps, stats.tokens, stats.read_tokens, stats.seconds) == (0, 0, 0, {})
+
+
+STEMS, FOLLOW = 5, 3
+
+
+def followed(with_stem, order=None):
+    """Jobs that follow a few stems, each with a text of its own."""
+    rng, jobs = np.random.default_rng(4), []
+    for p in range(STEMS):
+        stem = one(PROMPTS, p)
+        for f in range(FOLLOW):
+            text = rng.integers(0, 40, (1, int(rng.integers(1, 40))), np.int32)
+            prompt = fork(stem, text, np.array([text.shape[1]]), 40)
+            members = range(f * G, (f + 1) * G)
+            kept = stem if with_stem else None
+            jobs.append(Job(prompt, MATERNAL, members, LIMIT, stem=kept, tag=(p, f)))
+    return jobs if order is None else [jobs[i] for i in order]
+
+
+@pytest.mark.parametrize(
+    ("rows", "shards", "shuffled"), [(1, 1, False), (2, 2, True), (8, 1, False), (8, 2, False)]
+)
+def test_what_follows_a_stem_is_sampled_as_if_its_prompt_had_been_read_whole(
+    params, watched, rows, shards, shuffled
+):
+    apart, separate = run(params, followed(False), fewest=G)
+    reads = sum(map(len, watched.reads))
+    assert reads == STEMS * FOLLOW
+    order = np.random.default_rng(1).permutation(STEMS * FOLLOW) if shuffled else None
+    together, stats = run(params, followed(True, order), rows=rows, shards=shards, fewest=G)
+    assert together.keys() == apart.keys()
+    for name, response in together.items():
+        np.testing.assert_array_equal(response.tokens, apart[name].tokens)
+        np.testing.assert_allclose(response.logprobs, apart[name].logprobs, atol=2e-5)
+    if shuffled:
+        return
+    again = sum(map(len, watched.reads)) - reads
+    assert STEMS <= again <= STEMS * shards
+    if shards == 1:  # every stem is read once, and every text
+        lengths = PROMPTS.length[:STEMS]
+        assert stats.read_tokens == separate.read_tokens - (FOLLOW - 1) * lengths.sum()
+        assert stats.reused_tokens == FOLLOW * lengths.sum()

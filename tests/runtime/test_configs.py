@@ -10,7 +10,7 @@ from jaxevolve.runtime.metrics import flatten
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SCALES = ("tiny", "smoke", "qwen2_5_vl_7b", "qwen2_5_vl_3b")
-RECIPES = ("csrs", "majority_vote", "self_consistency", "supervised")
+RECIPES = ("csrs", "majority_vote", "self_consistency", "self_judge", "supervised")
 
 # CSRS, Table 6: (its row, its value, our setting, our value).
 TABLE_6 = [
@@ -131,12 +131,54 @@ def test_majority_voting_has_the_hyperparameters_of_its_own_paper():
     assert {key: values[key] for key in expected} == expected
 
 
+def test_self_judge_has_the_hyperparameters_of_its_released_script():
+    values = flatten(config("self_judge", "qwen2_5_vl_7b").to_dict())
+    expected = {
+        "batch": 512,
+        "seed": 2,
+        "reward.kind": "judged",
+        "retrace.m": 0,
+        "rollout.n": 8,
+        "rollout.temperature": 1.0,
+        "rollout.top_p": 1.0,
+        "rollout.max_tokens": 2048,
+        "data.max_prompt_tokens": 1024,
+        "data.epochs": 15,
+        "judge.path": None,
+        "judge.repeats": 1,
+        "judge.refresh": 0,
+        "judge.prompt": "rubric",
+        "judge.temperature": 1.0,
+        "judge.top_p": 0.9,
+        "judge.max_tokens": 1024,
+        "judge.unread": "zero",
+        "judge.base": "consistency",
+        "judge.hard_above": 0.85,
+        "judge.format_penalty": 0.5,
+        "grpo.advantage": "mean",
+        "grpo.alpha": 1.0,
+        "grpo.minibatches": 512 // 128,
+        "grpo.clip_low": 0.2,
+        "grpo.clip_high": 0.2,
+        "grpo.kl": 0.01,
+        "grpo.entropy": 0.0,
+        "optimizer.lr": 1e-6,
+        "optimizer.weight_decay": 0.01,
+        "checkpoint.every": 30,
+        "eval.every_epochs": 5,
+    }
+    assert {key: values[key] for key in expected} == expected
+
+
 def test_recipes_differ_in_their_signal_alone_at_small_scale():
     base = flatten(config("csrs", "tiny").to_dict())
     for recipe, kind in (("majority_vote", "majority"), ("supervised", "label")):
         other = flatten(config(recipe, "tiny").to_dict())
         changed = {key: other[key] for key in other if other[key] != base[key]}
         assert changed == {"reward.kind": kind, "retrace.m": 0}
+    other = flatten(config("self_judge", "tiny").to_dict())
+    changed = {key for key in other if other[key] != base[key] and not key.startswith("judge.")}
+    assert changed == {"reward.kind", "retrace.m"}
 
 
 @pytest.mark.parametrize("scale", SCALES)

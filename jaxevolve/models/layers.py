@@ -122,7 +122,6 @@ def run_layers(
     Returns:
         The last carry, and the outputs, stacked or as a tuple like `layers`.
     """
-
     flat = isinstance(layers, tuple) or few(layers)
 
     def body(carry: Any, both: Any) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ and on however many devices.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -186,6 +187,38 @@ def make_score(
     return score
 
 
+@dataclass(frozen=True)
+class Update:
+    """An update as two programs: gradients have one for every shape of a batch, their use one.
+
+    Attributes:
+        gradients: jitted (params, batch, frozen=None) -> (loss, metrics, gradients in float32).
+        apply: jitted (state, loss, gradients) -> (state, norm of the gradients, f32[] 1 where they
+            were not used); the state is consumed.
+    """
+
+    gradients: Callable[..., tuple[jax.Array, Metrics, Any]]
+    apply: Callable[[TrainState, jax.Array, Any], tuple[TrainState, jax.Array, jax.Array]]
+
+    def __call__(
+        self, state: TrainState, batch: Any, frozen: Any = None
+    ) -> tuple[TrainState, Metrics]:
+        """Updates the state, which is consumed.
+
+        Args:
+            state: the state.
+            batch: Experience or Targets, as the loss reads it.
+            frozen: as for `assemble`.
+
+        Returns:
+            The new state and the metrics. A loss or gradient that is not finite changes nothing and
+            reports "skipped" 1.
+        """
+        value, metrics, grads = self.gradients(state.params, batch, frozen)
+        state, norm, skipped = self.apply(state, value, grads)
+        return state, metrics | {"loss": value, "grad_norm": norm, "skipped": skipped}
+
+
 def make_update(
     model: Qwen2_5_VL,
     optimizer: optax.GradientTransformation,
@@ -199,7 +232,7 @@ def make_update(
     max_tokens: int,
     lora_scale: float = 0.0,
     shardings: Any = None,
-) -> Callable[[TrainState, Any, Any], tuple[TrainState, Metrics]]:
+) -> Update:
     """Makes the update function.
 
     Args:
@@ -216,20 +249,15 @@ def make_update(
         lora_scale: of the adapters, where the state holds such.
         shardings: of the state, a tree like it. Where None, the compiler may return arrays in
             another sharding than they came in, and every program is then compiled once more.
-
-    Returns:
-        Jitted (state, batch, frozen=None) -> (state, metrics), the batch being Experience or
-        Targets as the loss reads it, and frozen as for `assemble`; the state is consumed. An
-        update with a loss or gradient that is not finite changes nothing and reports "skipped" 1.
     """
 
-    def update(state: TrainState, batch: Any, frozen: Any = None) -> tuple[TrainState, Metrics]:
+    def gradients(params: Any, batch: Any, frozen: Any = None) -> tuple[jax.Array, Metrics, Any]:
         mask = response_mask(batch.lengths, batch.tokens.shape[-1])
         if getattr(batch, "starts", None) is not None:
             mask &= jnp.arange(mask.shape[-1]) >= batch.starts[..., None]
         weights = loss_weights(mask, aggregation, max_tokens)
         # Cast once: each piece's gradient is that of what is computed with, summed in float32.
-        trained = state.params if frozen is not None else cast(state.params, dtype)
+        trained = params if frozen is not None else cast(params, dtype)
 
         def piece_loss(trained: Any, piece: tuple[Any, jax.Array]) -> tuple[jax.Array, Metrics]:
             batch, weights = piece
@@ -249,20 +277,28 @@ def make_update(
         whole = (batch, weights)
         if micro_batches == 1:
             (value, metrics), grads = grad(trained, whole)
-            grads = cast(grads, "float32")
-        else:
-            pieces = split(whole, micro_batches)
-            shapes = jax.eval_shape(grad, trained, jax.tree.map(lambda x: x[0], pieces))
-            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
-            ((value, metrics), grads), _ = lax.scan(accumulate, zeros, pieces)
+            return value, metrics, cast(grads, "float32")
+        pieces = split(whole, micro_batches)
+        shapes = jax.eval_shape(grad, trained, jax.tree.map(lambda x: x[0], pieces))
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
+        ((value, metrics), grads), _ = lax.scan(accumulate, zeros, pieces)
+        return value, metrics, grads
 
+    def apply(
+        state: TrainState, value: jax.Array, grads: Any
+    ) -> tuple[TrainState, jax.Array, jax.Array]:
         norm = optax.tree.norm(grads)
         fine = jnp.isfinite(norm) & jnp.isfinite(value)
         changes, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, changes)
         new = state.replace(params=params, opt_state=opt_state, updates=state.updates + 1)
         state = jax.tree.map(lambda new, old: jnp.where(fine, new, old), new, state)
-        return state, metrics | {"loss": value, "grad_norm": norm, "skipped": 1 - fine}
+        return state, norm, 1 - fine
 
-    kept = None if shardings is None else (shardings, None)
-    return jax.jit(update, donate_argnums=0, out_shardings=kept)
+    of_grads, of_state = None, None
+    if shardings is not None:
+        of_grads, of_state = (None, None, shardings.params), (shardings, None, None)
+    return Update(
+        jax.jit(gradients, out_shardings=of_grads),
+        jax.jit(apply, donate_argnums=0, out_shardings=of_state),
+    )

@@ -12,7 +12,10 @@ from flax import linen as nn
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxevolve.runtime.target import target_platform
+
 NEGATIVE = -1e30  # a masked score; finite, so that a row of only masked scores has no NaN
+FEW = 8  # layers: six take a seventh longer to compile unrolled, two a third less
 
 
 class Linear(nn.Module):
@@ -108,9 +111,9 @@ def run_layers(
 
     Args:
         block: (parameters of a layer, carry, a layer's input) -> (carry, a layer's output).
-        layers: parameters stacked on axis 0, for one scanned program; or a tuple of one tree a
-            layer (see `unstack`), for an unrolled one, which on CPU saves a copy of every weight
-            and cache at every decode step.
+        layers: parameters stacked on axis 0, for a scan, which on CPU is unrolled where there are
+            few; or a tuple of one tree a layer (see `unstack`), for an unrolled one of any depth,
+            which on CPU saves a copy of every weight and cache at every decode step.
         carry: what flows from layer to layer.
         inputs: one input a layer, stacked or as a tuple like `layers`.
         remat: what is kept of a layer for the backward pass: everything ("none"), its input alone
@@ -119,6 +122,8 @@ def run_layers(
     Returns:
         The last carry, and the outputs, stacked or as a tuple like `layers`.
     """
+
+    flat = isinstance(layers, tuple) or few(layers)
 
     def body(carry: Any, both: Any) -> tuple[Any, Any]:
         return block(both[0], carry, both[1])
@@ -129,14 +134,23 @@ def run_layers(
             "layer": policies.nothing_saveable,
             "dots": policies.dots_with_no_batch_dims_saveable,
         }[remat]
-        body = jax.checkpoint(body, policy=policy, prevent_cse=isinstance(layers, tuple))
+        body = jax.checkpoint(body, policy=policy, prevent_cse=flat)
     if not isinstance(layers, tuple):
-        return lax.scan(body, carry, (layers, inputs))
+        return lax.scan(body, carry, (layers, inputs), unroll=flat)
     outputs = []
     for i, layer in enumerate(layers):
         carry, output = body(carry, (layer, None if inputs is None else inputs[i]))
         outputs.append(output)
     return carry, tuple(outputs)
+
+
+def few(layers: Any) -> bool:
+    """Whether stacked layers are so few that unrolled they compile about as fast as scanned.
+
+    Scanned, what the backward pass needs of every layer is written to stacks and read from them: a
+    kernel each, and a copy.
+    """
+    return target_platform() == "cpu" and len(jax.tree.leaves(layers)[0]) <= FEW
 
 
 def unstack(tree: Any) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ Shapes: P prompts, G responses a prompt. A group is a row, never an id column: p
 text stay apart, and no group can be mixed with another.
 """
 
+from functools import partial
 from typing import Literal
 
 import jax
@@ -30,6 +31,7 @@ def uninformative_groups(rewards: ArrayLike, valid: ArrayLike | None = None) -> 
     return (highest == lowest) | ~valid.any(-1)
 
 
+@partial(jax.jit, static_argnames="normalise")
 def group_advantage(
     rewards: ArrayLike,
     normalise: Literal["mean", "std"] = "mean",

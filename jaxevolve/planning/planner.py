@@ -19,6 +19,7 @@ from jaxevolve.runtime.mesh import make_mesh
 
 # Which part of the memory estimate each function belongs to, where it is not one of its own.
 PARTS = dict.fromkeys(("prefill", "anchor prefill", "branch", "decode"), "sampling")
+PARTS |= dict.fromkeys(("gradients", "optimizer"), "update")
 Limits = dict[str, dict[str, float]]
 
 
@@ -121,6 +122,7 @@ class Plan:
             reference = 0
         elif self.config.model.dtype == "float32":  # the policy is the state's parameters
             copy, given = 0, policy
+        frozen = 0 if lora or self.config.grpo.offload_reference else reference
         kept, collecting = device_bytes((p.pool, p.decoding)), state + copy + reference
         if not sampler:  # what is sampled with is an argument of sampling
             collecting -= policy if copy else given
@@ -131,7 +133,8 @@ class Plan:
             "decode": collecting,
             # Policy and reference are arguments.
             "score": state - given + sampler,
-            "update": 0 if lora or self.config.grpo.offload_reference else reference,
+            "gradients": device_bytes(p.state.opt_state) + frozen,
+            "optimizer": frozen,
         }
 
     @property
@@ -153,15 +156,15 @@ class Plan:
         """Rows, and responses of a prompt, that would about fit.
 
         What grows with them is taken to grow in proportion: caches and what decoding adds to them;
-        in an update all but state, gradients and the copy that is computed with.
+        for gradients all but the state, themselves and the copy that is computed with.
         """
         p, room = self.programs, self.topology.chip.memory
         fixed = self.beside["decode"] + device_bytes(p.sampler)
         rows = p.sizes.rows * (room - fixed) / (self.needs["decode"] - fixed)
         # Gradients are as large as the parameters: what they are summed in, and the newest.
-        fixed = self.beside["update"] + device_bytes((p.state, p.policy, p.state.params))
-        fixed += device_bytes(p.state.params)
-        group = p.sizes.group * (room - fixed) / max(self.needs["update"] - fixed, 1)
+        params = device_bytes(p.state.params)
+        fixed = self.beside["gradients"] + device_bytes(p.policy) + 3 * params
+        group = p.sizes.group * (room - fixed) / max(self.needs["gradients"] - fixed, 1)
         return max(int(rows), 0), max(int(group), 0)
 
     def over(self) -> dict[str, int]:

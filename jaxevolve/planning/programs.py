@@ -95,7 +95,8 @@ class Programs:
             made["anchor prefill" if noisy else "branch"] = again
         made["decode"] = self._decode
         made["score"] = self._lower_score
-        made["update"] = self._lower_update
+        made["gradients"] = self._lower_gradients
+        made["optimizer"] = self._lower_optimizer
 
         def targeted(lower: Callable[[], jax.stages.Lowered]) -> jax.stages.Lowered:
             with self._target():
@@ -188,7 +189,7 @@ class Programs:
             start=_array((count, s.group), jnp.int32, where),
         )
 
-    def _lower_update(self) -> jax.stages.Lowered:
+    def _lower_gradients(self) -> jax.stages.Lowered:
         s, config = self.sizes, self._config
         count, where = config.batch // config.grpo.minibatches, mesh.batch_sharding(self._devices)
         array = lambda *shape, dtype=jnp.float32: _array((count, *shape), dtype, where)
@@ -203,7 +204,11 @@ class Programs:
             starts=array(s.group, dtype=jnp.int32) if s.group > config.rollout.n else None,
             layout=self._layout(count),
         )
-        return self._update.lower(self.state, batch, self._frozen)
+        return self._update.gradients.lower(self.state.params, batch, self._frozen)
+
+    def _lower_optimizer(self) -> jax.stages.Lowered:
+        value = jax.ShapeDtypeStruct((), jnp.float32)
+        return self._update.apply.lower(self.state, value, self.state.params)
 
 
 def _array(shape: tuple[int, ...], dtype: Any, where: NamedSharding) -> jax.ShapeDtypeStruct:

@@ -95,35 +95,48 @@ def empty(
 
     `place` puts a tree onto the devices, split along the axis that it is given.
     """
-    c = model.config
     dtype = params["model"]["norm"]["weight"].dtype
+    pool, decoding = _empty(model, dtype, prompts, prompt_tokens, rows, tokens)
+    keys, cache = (place(x, axis=0 if unrolled() else 1) for x in (pool.keys, decoding.cache))
+    pool, decoding = place((pool.replace(keys=None), decoding.replace(cache=None)))
+    return pool.replace(keys=keys), decoding.replace(cache=cache)
+
+
+@partial(jax.jit, static_argnums=range(6))
+def _empty(
+    model: Qwen2_5_VL, dtype: Any, prompts: int, prompt_tokens: int, rows: int, tokens: int
+) -> tuple[Pool, Decoding]:
+    """Both of `empty`, as one program."""
+    c = model.config
 
     def cache(count: int, length: int) -> Any:
         first = (count, c.num_key_value_heads)
         shapes = [(*first, c.head_dim, length), (*first, length, c.head_dim)]
         if unrolled():
             pair = lambda: tuple(jnp.zeros(shape, dtype) for shape in shapes)
-            return place(tuple(pair() for _ in range(c.num_hidden_layers)))
+            return tuple(pair() for _ in range(c.num_hidden_layers))
         shapes = [(c.num_hidden_layers, *shape) for shape in shapes]
-        return place(tuple(jnp.zeros(shape, dtype) for shape in shapes), axis=1)
+        return tuple(jnp.zeros(shape, dtype) for shape in shapes)
 
     zeros = lambda *shape: jnp.zeros(shape, jnp.int32)
-    pool = Pool(keys=None, length=zeros(prompts), last=zeros(prompts), position=zeros(prompts))
+    pool = Pool(
+        keys=cache(prompts, prompt_tokens),
+        length=zeros(prompts),
+        last=zeros(prompts),
+        position=zeros(prompts),
+    )
     decoding = Decoding(
         tokens=zeros(rows, tokens),
         logprobs=jnp.zeros((rows, tokens), jnp.float32),
         index=zeros(rows),
         limit=zeros(rows),
         stopped=jnp.zeros(rows, bool),
-        keys=jax.random.split(jax.random.key(0), rows),
+        keys=jnp.broadcast_to(jax.random.key(0), rows),
         prefix=zeros(rows),
         number=zeros(rows),
-        cache=None,
+        cache=cache(rows, tokens),
     )
-    return (
-        place(pool).replace(keys=cache(prompts, prompt_tokens)),
-        place(decoding).replace(cache=cache(rows, tokens)),
-    )
+    return pool, decoding
 
 
 @partial(jax.jit, static_argnames=("model",))

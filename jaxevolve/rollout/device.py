@@ -182,6 +182,7 @@ class Device:
             np.int32(chunk),
             np.int32(least),
         )
-        index, live, steps = jax.device_get((self._rows.index, self._rows.live, steps))
+        rows = self._rows
+        index, limit, stopped, steps = jax.device_get((rows.index, rows.limit, rows.stopped, steps))
         self.stats.row_steps += len(index) * int(steps)
-        return index, live
+        return index, ~stopped & (index < limit)

@@ -22,6 +22,9 @@ from jaxevolve.rollout.sampling import Sampling
 from jaxevolve.runtime.buckets import bucket
 
 FEWEST_ROWS = 8  # on a device: fewer cost hardly less
+# Parameters from which on fewer rows at the end of the queue are worth a program of their own: it
+# takes some three CPU-seconds to compile, what a smaller model saves in a thousand batches.
+LARGE = 4_000_000
 ROOM = 128  # least room for a prompt: prompts of several sizes share their programs
 
 Finish = Callable[[Job, int, Response], Iterable[Job]]
@@ -76,6 +79,8 @@ def run(
     table = sizes(rows, width, fewest, shards, len(queue) + shared if alone else None)
     if shared:  # room for one of them and what follows it
         table = replace(table, seats=max(table.seats, 2 * shards))
+    if sum(leaf.size for leaf in jax.tree.leaves(params)) < LARGE:
+        table = replace(table, rows=table.rows[:1])
     device = Device(model, params, key, deviation, shards, place)
     device.make(
         prompts=table.seats,

@@ -28,6 +28,7 @@ class Sampling:
     banned_ids: tuple[int, ...] = ()
 
 
+@jax.jit
 def response_keys(
     key: jax.Array, phases: jax.Array, ids: jax.Array, members: jax.Array
 ) -> jax.Array:

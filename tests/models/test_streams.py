@@ -15,6 +15,7 @@ from jaxevolve.models.config import Config
 from jaxevolve.models.inputs import Prompts, Rows
 from jaxevolve.models.layers import rotate, unstack
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, head, init_params, unstacked
+from jaxevolve.runtime.target import compiling_for
 
 CONFIG = Config(
     vocab_size=50,
@@ -221,3 +222,23 @@ def test_responses_behind_each_other_are_read_as_if_alone(setting, packing):
         np.testing.assert_allclose(ours[:, row, place], alone, atol=2e-5)
     for mine, theirs in zip(jax.tree.leaves(grads), jax.tree.leaves(wanted_grads)):
         np.testing.assert_allclose(mine, theirs, atol=2e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("remat", ["none", "layer", "dots"])
+def test_scanned_layers_give_the_gradients_of_unrolled_ones(setting, remat):
+    params, prompts, responses = setting
+    model = Qwen2_5_VL(CONFIG)
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(params):
+        hidden = model.apply({"params": params}, prompts, responses, None, remat)
+        return jnp.sin(hidden).mean()
+
+    unrolled = loss(params)
+    assert "while" not in loss.lower(params).as_text()
+    with compiling_for("gpu"):  # where layers are scanned
+        scanned = loss(params)
+        assert "while" in loss.lower(params).as_text()
+    for one, other in zip(jax.tree.leaves(scanned), jax.tree.leaves(unrolled)):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)

@@ -363,7 +363,10 @@ def test_scanned_layers_sample_what_unrolled_ones_do(params, whole, monkeypatch)
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_rows_become_fewer_when_nothing_waits_and_samples_stay_as_they_are(params, whole, shards):
+def test_rows_become_fewer_when_nothing_waits_and_samples_stay_as_they_are(
+    params, whole, shards, monkeypatch
+):
+    monkeypatch.setattr(engine, "LARGE", 0)
     rows = 64
     ended, stats = run(params, map(job, range(P)), rows=rows, chunk=3, shards=shards)
     for (p, g), response in ended.items():
@@ -377,6 +380,12 @@ def test_rows_become_fewer_when_nothing_waits_and_samples_stay_as_they_are(param
     if shards == 1:
         assert stats.row_steps == ideal
     assert stats.row_steps <= ideal + 3 * 32 * 2  # looks are three steps apart
+
+
+def test_a_small_model_decodes_its_last_rows_with_the_program_that_it_has(params, whole):
+    ended, stats = run(params, map(job, range(P)), rows=64)
+    assert len(ended) == 64
+    assert stats.row_steps == 64 * whole.lengths.max()
 
 
 def test_jobs_of_one_member_keep_all_rows_busy(params, whole):

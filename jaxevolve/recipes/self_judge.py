@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from jaxevolve.hf.processor import Processor
 from jaxevolve.models.inputs import Prompts
-from jaxevolve.policy import WIDTH, Policy, load_model_processor, sampling_rules
+from jaxevolve.policy import Policy, load_model_processor, sampling_rules
 from jaxevolve.rewards import mean_score, parse_score
 from jaxevolve.rollout.engine import run
 from jaxevolve.rollout.generate import one
@@ -168,7 +168,7 @@ def judge(
         temperature=settings.temperature,
         rules=sampling_rules(policy.processor, settings.top_p, 0),
         rows=config.rollout.rows,
-        width=max(shape[2], WIDTH),
+        width=shape[2],
         fewest=shape[2],
         chunk=config.rollout.chunk,
         shards=shards,

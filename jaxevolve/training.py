@@ -290,7 +290,7 @@ def roll_back(workdir: Path, step: int, state: TrainState, config: ConfigDict) -
     checkpoint.set_aside(workdir, last, "collapsed")
     wanted = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
-        vars(state),
+        arrays_of(state),
     )
     restored = checkpoint.restore(workdir, wanted)
     return TrainState(**restored.state), restored.step

@@ -7,6 +7,7 @@ which neither of them sees, tell which are right.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -84,13 +85,18 @@ def measure(
         figures[name] = {
             "candidates": int(correct.size),
             "right": round(float(correct.mean()), 3),
-            "auc": round(auc(scores, correct), 3),
-            "score_if_right": round(float(scores[known & correct].mean()), 3),
-            "score_if_wrong": round(float(scores[known & ~correct].mean()), 3),
+            "auc": None if math.isnan(area := auc(scores, correct)) else round(area, 3),
+            "score_if_right": mean(scores[known & correct]),
+            "score_if_wrong": mean(scores[known & ~correct]),
             "unread": round(float(found.unread[here].mean()), 4),
             "tokens": round(float(found.tokens[here].mean()), 1),
         }
     return figures
+
+
+def mean(scores: np.ndarray) -> float | None:
+    """The mean of scores; None of none."""
+    return round(float(scores.mean()), 3) if scores.size else None
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ from ml_collections import ConfigDict
 
 from jaxevolve.hf.processor import Processor
 from jaxevolve.models.inputs import Prompts
-from jaxevolve.policy import WIDTH, Policy, load_model_processor, sampling_rules
+from jaxevolve.policy import Policy, load_model_processor, sampling_rules
 from jaxevolve.rewards import mean_score, parse_score
 from jaxevolve.rollout.engine import run
 from jaxevolve.rollout.generate import one
-from jaxevolve.rollout.jobs import Job, Response, Stats
+from jaxevolve.rollout.jobs import Job, Response
 from jaxevolve.rollout.retrace import fork
 from jaxevolve.rollout.sampling import JUDGE
 from jaxevolve.runtime.errors import UserError
@@ -64,15 +64,13 @@ class Judgement:
             "exclude".
         unread: bool[P, G, R], which of the R judgements of each have no score.
         texts: [P][G][R] the judgements.
-        tokens: sampled for them.
-        stats: what sampling took.
+        tokens: i32[P, G, R] sampled for them.
     """
 
     scores: np.ndarray
     unread: np.ndarray
     texts: list[list[list[str]]]
     tokens: np.ndarray
-    stats: Stats
 
 
 def open_processor(config: ConfigDict, actor: Processor) -> Processor | None:
@@ -159,7 +157,7 @@ def judge(
         return ()
 
     shards, place = placement(policy.params)
-    stats = run(
+    run(
         policy.model,
         policy.params,
         jobs,
@@ -168,7 +166,7 @@ def judge(
         temperature=settings.temperature,
         rules=sampling_rules(policy.processor, settings.top_p, 0),
         rows=config.rollout.rows,
-        width=max(shape[2], WIDTH),
+        width=shape[2],
         fewest=shape[2],
         chunk=config.rollout.chunk,
         shards=shards,
@@ -183,7 +181,7 @@ def judge(
         unread[p, g] = [score is None for score in parsed]
         mean = mean_score(parsed, unread=missing)
         scores[p, g] = np.nan if mean is None else mean
-    return Judgement(scores, unread, texts, lengths, stats)
+    return Judgement(scores, unread, texts, lengths)
 
 
 def heads(

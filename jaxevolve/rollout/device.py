@@ -13,6 +13,7 @@ from jaxevolve.rollout.jobs import Job, Stats
 from jaxevolve.rollout.sampling import NOISE, Sampling, response_keys
 
 READ_AT_ONCE = 2  # prompts of one prefill on a device: one size, so that there are few programs
+EXTEND_AT_ONCE = 4  # texts behind stems
 BRANCH_AT_ONCE = 8  # responses whose keys are copied together on a device
 
 Place = Callable[..., Any]  # (tree of arrays, axis=0) -> the same on the devices
@@ -83,7 +84,7 @@ class Device:
             return
         begun = perf_counter()
         text = lambda job: job.prompt.tokens[0, job.stem.length[0] : job.prompt.length[0]]
-        count = READ_AT_ONCE * self._shards
+        count = EXTEND_AT_ONCE * self._shards
         ordered = sorted(extensions, key=lambda each: len(text(each[2])))
         for first in range(0, len(ordered), count):
             seats, stems, jobs = zip(*ordered[first : first + count])

@@ -77,8 +77,8 @@ def run(
     most = max(job.limit for job in queue)
     shared = len({id(job.stem) for job in queue if job.stem is not None})
     table = sizes(rows, width, fewest, shards, len(queue) + shared if alone else None)
-    if shared:  # room for one of them and what follows it
-        table = replace(table, seats=max(table.seats, 2 * shards))
+    if shared:  # seats for them, if eight jobs or more follow each
+        table = replace(table, seats=table.seats + shards * -(-rows // (8 * shards)))
     if sum(leaf.size for leaf in jax.tree.leaves(params)) < LARGE:
         table = replace(table, rows=table.rows[:1])
     device = Device(model, params, key, deviation, shards, place)

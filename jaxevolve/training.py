@@ -270,8 +270,8 @@ def save(
 def roll_back(workdir: Path, step: int, state: TrainState, config: ConfigDict) -> tuple[Any, int]:
     """The state of the newest checkpoint from before a collapse that was told at `step`.
 
-    Checkpoints of the collapse are set aside as STEP.collapsed: the same command goes on from the
-    good one.
+    The state of the collapse is deleted, and its checkpoints are set aside as STEP.collapsed: the
+    same command goes on from the good one.
 
     Returns:
         The state, and the steps that it has behind it.
@@ -282,16 +282,17 @@ def roll_back(workdir: Path, step: int, state: TrainState, config: ConfigDict) -
     last = collapse.good(checkpoint.saved(workdir), step, config.collapse)
     if last is None:
         raise UserError(
-            f"the run collapsed before its first checkpoint, of which config.checkpoint.every="
-            f"{config.checkpoint.every} makes one every so many steps; nothing is left but the "
-            f"model that it began with, {config.model.path}: lower --config.optimizer.lr (now "
-            f"{config.optimizer.lr}) and give another --workdir"
+            f"the run has collapsed by step {step} and no checkpoint is from before; lower "
+            f"--config.optimizer.lr (now {config.optimizer.lr}) or --config.checkpoint.every (now "
+            f"{config.checkpoint.every}), and begin anew with another --workdir"
         )
     checkpoint.set_aside(workdir, last, "collapsed")
     wanted = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
         arrays_of(state),
     )
+    for leaf in jax.tree.leaves(state):
+        leaf.delete()  # it makes room for the other
     restored = checkpoint.restore(workdir, wanted)
     return TrainState(**restored.state), restored.step
 

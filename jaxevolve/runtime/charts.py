@@ -126,8 +126,8 @@ def line_chart(
     if limits is None and 0 < low < 0.6 * high:
         low = 0.0
     marks = ticks(low, high)
-    across = _Axis(columns[0], columns[-1], LEFT + 6, RIGHT - 6)
-    up = _Axis(marks[0], marks[-1], BOTTOM, TOP)
+    across = Axis(columns[0], columns[-1], LEFT + 6, RIGHT - 6)
+    up = Axis(marks[0], marks[-1], BOTTOM, TOP)
     places = _places(columns, whole=mark is None)
     parts = [_frame(marks, up, places, across, form, mark or "{:g}".format)]
     parts += [_band(line, across, up, i) for i, line in enumerate(lines) if line.spread]
@@ -141,7 +141,7 @@ def line_chart(
     parts += _columns([across(x) for x in columns], texts)
     legend = [(f"line s{i}", line.name, form(line.points[-1][1])) for i, line in enumerate(lines)]
     spoken = "; ".join(_spoken(line, form, at) for line in lines)
-    return _figure(title, at(columns[-1]), legend, parts, spoken, note)
+    return figure(title, at(columns[-1]), legend, parts, spoken, note)
 
 
 def stacked_chart(
@@ -172,9 +172,9 @@ def stacked_chart(
     layers = [(name, values) for name, values in layers if sum(values) > 0.002 * whole]
     usual = 3 * sorted(totals)[(len(totals) - 1) // 2]
     marks = ticks(0.0, max(total for total in totals if total <= usual))
-    up = _Axis(0.0, marks[-1], BOTTOM, TOP)
+    up = Axis(0.0, marks[-1], BOTTOM, TOP)
     gap = min((b - a for a, b in pairwise(steps)), default=1)
-    across = _Axis(steps[0] - gap / 2, steps[-1] + gap / 2, LEFT, RIGHT)
+    across = Axis(steps[0] - gap / 2, steps[-1] + gap / 2, LEFT, RIGHT)
     wide = abs(across(gap) - across(0))
     parts = [_frame(marks, up, _places(steps), across, seconds)]
     for column, (step, total) in enumerate(zip(steps, totals)):
@@ -209,55 +209,11 @@ def stacked_chart(
         named = ", ".join(f"step {s:g} ({seconds(t)})" for s, t in beyond[:4])
         more = f" and {len(beyond) - 4} more" if len(beyond) > 4 else ""
         note = f"{note} Columns with an arrow are taller than the drawing: {named}{more}.".strip()
-    return _figure(title, "average step", legend, parts, spoken, note)
-
-
-def scatter_chart(
-    title: str,
-    groups: Sequence[tuple[str, str, Sequence[tuple[float, float]]]],
-    *,
-    wide: tuple[float, float],
-    high: tuple[float, float],
-    at: str,
-    note: str = "",
-) -> Markup:
-    """Points of a map whose axes mean nothing.
-
-    Args:
-        title: of the figure.
-        groups: (name, figure beside it, points), at most three, each with a sign of its own.
-        wide: the range from left to right.
-        high: the range from the bottom up.
-        at: said beside the title.
-        note: one sentence under the drawing.
-    """
-    edge = 8
-    across = _Axis(*wide, edge, WIDTH - edge)
-    up = _Axis(*high, HEIGHT - edge, edge)
-    parts = [f'<rect class="map" width="{WIDTH}" height="{HEIGHT}"/>']
-    # The largest group first, so that it hides none of the others.
-    order = sorted(range(len(groups)), key=lambda i: -len(groups[i][2]))
-    parts += [
-        f'<path class="point p{i}" d="{_sign(i, across(x), up(y))}"/>'
-        for i in order
-        for x, y in groups[i][2]
-    ]
-    legend = [(f"point p{i}", name, told) for i, (name, told, _) in enumerate(groups)]
-    spoken = "; ".join(f"{name}: {told}" for name, told, _ in groups)
-    return _figure(title, at, legend, parts, spoken, note)
-
-
-def _sign(group: int, x: float, y: float) -> str:
-    """A path around a point: a triangle, a ring, a cross."""
-    return (
-        f"M{x:.1f},{y - 4:.1f} l4,7 h-8 z",
-        f"M{x - 2:.1f},{y:.1f} a2,2 0 1 0 4,0 a2,2 0 1 0 -4,0",
-        f"M{x - 3:.1f},{y - 3:.1f} l6,6 m0,-6 l-6,6",
-    )[group]
+    return figure(title, "average step", legend, parts, spoken, note)
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
     """Maps [low, high] onto [start, end] of the drawing; a single value goes to the middle."""
 
     low: float
@@ -286,9 +242,9 @@ def _edges(line: Line) -> list[float]:
 
 def _frame(
     marks: Sequence[float],
-    up: _Axis,
+    up: Axis,
     places: Sequence[float],
-    across: _Axis,
+    across: Axis,
     form: Format,
     mark: Format = "{:g}".format,
 ) -> str:
@@ -322,7 +278,7 @@ def _tick(value: float, form: Format) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:g}"
 
 
-def _line(line: Line, across: _Axis, up: _Axis, style: int) -> str:
+def _line(line: Line, across: Axis, up: Axis, style: int) -> str:
     """One stroke for every stretch without gaps, with a marker on each point where few are."""
     strokes, stretch = [], []
     for x, y in [*zip(line.x, line.y), (None, None)]:
@@ -360,7 +316,7 @@ def _marker(style: int, x: float, y: float) -> str:
     return f'<path class="{kind}" d="{at} {path}"/>'
 
 
-def _band(line: Line, across: _Axis, up: _Axis, style: int) -> str:
+def _band(line: Line, across: Axis, up: Axis, style: int) -> str:
     """The area of a line's value plus and minus its spread, as far as the axis goes."""
     known = [
         (x, y, s) for x, y, s in zip(line.x, line.y, line.spread) if None not in (y, s) and s >= 0
@@ -404,17 +360,28 @@ def _spoken(line: Line, form: Format, at: Format) -> str:
     return f"{line.name}: {form(y0)} at {at(x0)}, {form(y1)} at {at(x1)}"
 
 
-def _figure(
+def figure(
     title: str,
     at: str,
-    legend: Sequence[tuple[str, str, str]],
+    legend: Sequence[tuple[str | Markup, str, str]],
     drawing: Sequence[str],
     spoken: str,
     note: str,
 ) -> Markup:
-    """Title, legend, drawing and note. The drawing's parts are markup already."""
+    """Title, legend, drawing and note.
+
+    Args:
+        title: of the figure.
+        at: what the values of the legend are of.
+        legend: (class of a line or a layer, or a drawn sample; name; value).
+        drawing: parts of the drawing, markup already.
+        spoken: the drawing in words.
+        note: under it.
+    """
     entries = Markup("").join(
-        Markup("<li>{}<span>{}</span> <b>{}</b></li>").format(_swatch(style), name, value)
+        Markup("<li>{}<span>{}</span> <b>{}</b></li>").format(
+            style if isinstance(style, Markup) else _swatch(style), name, value
+        )
         for style, name, value in legend
     )
     return Markup(
@@ -430,12 +397,6 @@ def _figure(
 def _swatch(style: str) -> Markup:
     """The sample of a line or a layer beside its name."""
     kind = style.partition(" ")[0]
-    if kind == "point":
-        sign = _sign(int(style[-1]), 8, 6)
-        return Markup(
-            '<svg class="swatch" width="16" height="12" viewBox="0 0 16 12" aria-hidden="true">'
-            f'<path class="{style}" d="{sign}"/></svg>'
-        )
     inside = {
         "line": f'<line class="{style}" x1="0" x2="26" y1="6" y2="6"/>',
         "box": f'<rect class="layer {style}" x=".5" y=".5" width="15" height="11"/>',

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
-from jaxevolve.runtime.charts import number, scatter_chart
+from jaxevolve.runtime.charts import HEIGHT, WIDTH, Axis, figure, number
 from jaxevolve.sentences import embed, spread
 from jaxevolve.tsne import tsne
 
@@ -65,3 +66,55 @@ def section(samples: Mapping[int, Records], encoder: str | None) -> dict[str, An
         "is the spread of re-inferences over that of maternal responses.",
         "charts": charts,
     }
+
+
+def scatter_chart(
+    title: str,
+    groups: Sequence[tuple[str, str, Sequence[tuple[float, float]]]],
+    *,
+    wide: tuple[float, float],
+    high: tuple[float, float],
+    at: str,
+    note: str = "",
+) -> Markup:
+    """Points of a map whose axes mean nothing.
+
+    Args:
+        title: of the figure.
+        groups: (name, figure beside it, points), at most three, each with a sign of its own.
+        wide: the range from left to right.
+        high: the range from the bottom up.
+        at: said beside the title.
+        note: one sentence under the drawing.
+    """
+    edge = 8
+    across = Axis(*wide, edge, WIDTH - edge)
+    up = Axis(*high, HEIGHT - edge, edge)
+    parts = [f'<rect class="map" width="{WIDTH}" height="{HEIGHT}"/>']
+    # The largest group first, so that it hides none of the others.
+    order = sorted(range(len(groups)), key=lambda i: -len(groups[i][2]))
+    parts += [
+        f'<path class="point p{i}" d="{_sign(i, across(x), up(y))}"/>'
+        for i in order
+        for x, y in groups[i][2]
+    ]
+    legend = [(_sample(i), name, told) for i, (name, told, _) in enumerate(groups)]
+    spoken = "; ".join(f"{name}: {told}" for name, told, _ in groups)
+    return figure(title, at, legend, parts, spoken, note)
+
+
+def _sign(group: int, x: float, y: float) -> str:
+    """A path around a point: a triangle, a ring, a cross."""
+    return (
+        f"M{x:.1f},{y - 4:.1f} l4,7 h-8 z",
+        f"M{x - 2:.1f},{y:.1f} a2,2 0 1 0 4,0 a2,2 0 1 0 -4,0",
+        f"M{x - 3:.1f},{y - 3:.1f} l6,6 m0,-6 l-6,6",
+    )[group]
+
+
+def _sample(group: int) -> Markup:
+    """A point as the legend has it."""
+    return Markup(
+        '<svg class="swatch" width="16" height="12" viewBox="0 0 16 12" aria-hidden="true">'
+        f'<path class="point p{group}" d="{_sign(group, 8, 6)}"/></svg>'
+    )

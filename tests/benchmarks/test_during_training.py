@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxevolve import train
 from jaxevolve.benchmarks import table
+from jaxevolve.evaluations import Evaluations, open_questions
 from jaxevolve.policy import Samples
 from jaxevolve.runtime import cli
 from jaxevolve.runtime.errors import UserError
@@ -56,7 +56,7 @@ def config(tmp_path):
 def test_the_best_step_is_that_of_the_official_score(config, policy, tmp_path):
     benchmark = table.find(config.eval.benchmark)
     rows, visits = benchmark.load(config.eval.path), Visits(tmp_path, 0, "softened")
-    judge = train.Evaluations(tmp_path, benchmark, rows, config, visits)
+    judge = Evaluations(tmp_path, benchmark, rows, config, visits)
     # Three of four questions right are one pair of two; two of four may be no pair.
     judge.run(Reciter(policy.processor, ["A"], ["A", "B", "A", "A"]), 10)
     judge.run(Reciter(policy.processor, ["A", "B"], ["A"]), 20)
@@ -72,4 +72,4 @@ def test_the_best_step_is_that_of_the_official_score(config, policy, tmp_path):
 def test_questions_without_their_images_end_the_run_before_it_begins(config, policy, tmp_path):
     benchmark = table.find(config.eval.benchmark)
     with pytest.raises(UserError, match="4 of 4 questions have no image"):
-        train.open_questions(config, benchmark, policy.processor, None)
+        open_questions(config, benchmark, policy.processor, None)

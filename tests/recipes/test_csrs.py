@@ -134,6 +134,7 @@ def test_metrics_tell_what_is_in_the_samples(collected):
         "rollout/truncated": sum(not r["stopped"] for r in responses) / count,
         "rollout/no_answer": sum(r["answer"] is None for r in responses) / count,
         "retrace/agreement": sum(kept) / len(again),
+        "rollout/confident": np.mean([r["count"] >= 0.8 * GROUP for r in responses]),
         "label/accuracy": np.mean([r["correct"] for r in responses]),
         "label/pass_at_n": np.mean(
             [any(r["correct"] for r in sample["responses"]) for sample in collected.samples]
@@ -142,6 +143,9 @@ def test_metrics_tell_what_is_in_the_samples(collected):
     for name, wanted in expected.items():
         assert metrics[name] == pytest.approx(wanted, rel=1e-5), name
     assert {r["stopped"] for r in responses} == {True, False}
+    for r in responses:
+        begun = [r["text"][: r["kept"]] + text for text in r["continued"]]
+        assert [answer_of(text) for text in begun] == r["reinference"]
     assert 0 < metrics["rollout/no_answer"] < 1
     assert 0 < metrics["retrace/agreement"] < 1
 

@@ -35,7 +35,7 @@ KEYS = {
     *("throughput/sampled_tokens_per_second", "throughput/forced_tokens_per_second"),
     "throughput/slot_utilization",
     "system/host_rss_mb",
-    *("rollout/confident", "rollout/looping", "collapse/alarm"),
+    *("rollout/confident", "rollout/looping", "collapse/alarm", "reward/excluded"),
     *("retrace/same_if_right", "retrace/same_if_wrong"),
     *(
         f"label/{what}_by_frequency/{low}"

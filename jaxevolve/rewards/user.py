@@ -41,7 +41,8 @@ class Group:
             before it; M is 0 without retrace.
         reanswers: [G][M] their answers.
         reclasses: i32[G, M] their classes, numbered together with `classes`.
-        scores: f32[G], a judge's of the maternal responses; None without a judge.
+        scores: f32[G], a judge's of the maternal responses, NaN where it gave none; None without
+            a judge.
     """
 
     row: Mapping[str, Any]

@@ -141,20 +141,20 @@ def train(config: ConfigDict, workdir: Path) -> None:
         params = params if as_they_are else whole(params, frozen)
         return Policy(sampler, mesh.spread(sampling, params), processor), params
 
-    examiner = None  # a judge that is another model than the policy
+    other = None  # a judge that is another model than the policy
     if judge_processor is not None:
-        kernel = attention.choose(
-            config.model.attention, mesh.own_part(sampling), config.model.dtype
-        )
         place = partial(mesh.param_sharding, devices)
         params = load_model_params(judge_processor, config.model.dtype, place)
-        params = mesh.spread(sampling, params)
-        examiner = Policy(Qwen2_5_VL(judge_processor.config, kernel), params, judge_processor)
+        other = Policy(
+            Qwen2_5_VL(judge_processor.config, sampler.kernel),
+            mesh.spread(sampling, params),
+            judge_processor,
+        )
 
-    def scorer() -> Policy:
+    def judge() -> Policy:
         """What judges the responses of this step, on this process's devices."""
-        if examiner is not None:
-            return examiner
+        if other is not None:
+            return other
         if state.judge is not None:
             return views(state.judge)[0]
         return Policy(sampler, mesh.spread(sampling, reference()), processor)
@@ -175,13 +175,13 @@ def train(config: ConfigDict, workdir: Path) -> None:
     timer = metrics.PhaseTimer()
     writer = metrics.MetricsWriter(workdir, step) if first else None
     visits = Visits(workdir, step, rule_of(config.reward.kind))
-    judge = Evaluations(workdir, benchmark, questions, config, visits)
+    evaluations = Evaluations(workdir, benchmark, questions, config, visits)
     bar = metrics.progress_line(plan.steps, step)
     stop = StopSignal()
     skipped_in_a_row, warned, ill = 0, set(), ""
     past = collapse.history(distributed.from_first(metrics.read_jsonl(workdir / "metrics.jsonl")))
     if not step:
-        judge.run(views(state.params)[0], step)
+        evaluations.run(views(state.params)[0], step)
     last = stop.agreed()
     while step < plan.steps and not last:
         step += 1
@@ -197,7 +197,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
             config=config,
             score=score,
             timer=timer,
-            judge=scorer if config.judge.repeats else None,
+            judge=judge if config.judge.repeats else None,
         )
         with timer("update"):
             state, learned, skipped = improve(state, collected.experience, update, config, frozen)
@@ -243,14 +243,21 @@ def train(config: ConfigDict, workdir: Path) -> None:
         if ill and config.collapse.action == "rollback":
             break
         if step == plan.steps or (plan.eval_every and step % plan.eval_every == 0):
-            judge.run(views(state.params)[0], step)
+            evaluations.run(views(state.params)[0], step)
         # Asked once: a wish that comes while the state is saved is granted after the next step.
         ends = bool(ill) and config.collapse.action == "stop"
         last = stop.agreed() or step == plan.steps or ends
         due = config.checkpoint.every and step % config.checkpoint.every == 0
-        if due or last or judge.best_step == step:
+        if due or last or evaluations.best_step == step:
             save(
-                workdir, step, state, batches.get_state(), processor, judge.best_step, config, last
+                workdir,
+                step,
+                state,
+                batches.get_state(),
+                processor,
+                evaluations.best_step,
+                config,
+                last,
             )
         if skipped_in_a_row >= config.optimizer.max_skipped:
             raise UserError(
@@ -272,7 +279,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     rolled_back = bool(ill) and config.collapse.action == "rollback"
     if rolled_back:
         state, step = roll_back(workdir, step, state, config)
-        judge.run(views(state.params)[0], step)
+        evaluations.run(views(state.params)[0], step)
     elif step < plan.steps:
         if not first:
             return
@@ -289,7 +296,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     export_folder(final, processor.config, processor.folder, exported)
     if first:
         page = report.write(workdir)
-        told = [e for e in judge.all if e["step"] <= step]
+        told = [e for e in evaluations.all if e["step"] <= step]
         print_table(told, workdir / "checkpoints" / str(step), exported, page)
         if rolled_back:
             print(f"\nCollapsed, and back at step {step}: {ill}")

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxevolve.models import kernels
 from jaxevolve.models.layers import NEGATIVE
 from jaxevolve.runtime.errors import UserError
 
@@ -137,6 +136,8 @@ def attend_images(
         mixed = lax.map(window, (jnp.moveaxis(query, 1, 0), jnp.moveaxis(segments, 1, 0)))
         return jnp.moveaxis(mixed, 0, 1)
 
+    from jaxevolve.models import kernels  # not before one is used: most machines have none
+
     def form(query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array) -> jax.Array:
         if kernel.name == "splash":
             both = (segments, segments)
@@ -227,6 +228,8 @@ def _fused(
     kernel: Kernel,
 ) -> jax.Array:
     """The same by a kernel, which knows one set of keys a row: prefix and own in one."""
+    from jaxevolve.models import kernels
+
     prompts, heads, rows, group, length, width = query.shape
     count, size = prompts * rows, 0
     own = tuple(x.swapaxes(1, 2) for x in own)

@@ -51,15 +51,17 @@ def write(workdir: str | Path, embeddings: Sequence[str] = (), encoder: str | No
     Args:
         workdir: DIR, the run's folder.
         embeddings: steps of which to draw maps of responses.
-        encoder: what embeds them (jaxevolve/sentences.py).
+        encoder: what embeds them (jaxevolve/runtime/sentences.py).
 
     Returns:
         The path of the page.
 
     Raises:
-        UserError: the folder holds no run, no step has been finished, or there are no re-inferences
-            of a step that is to be mapped.
+        UserError: the folder holds no run, no step has been finished, there are no re-inferences
+            of a step that is to be mapped, or scikit-learn is missing, which maps ask for.
     """
+    if embeddings:
+        maps.require()
     page = Path(workdir) / "report.html"
     run = read(Path(workdir))
     more = [maps.section(to_map(Path(workdir), embeddings), encoder)] if embeddings else []

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 TESTS = PROJECT["optional-dependencies"]["test"]
+MAPS = PROJECT["optional-dependencies"]["embeddings"]
 
 # Needed without an import: ruff is a program, transformers fills chat templates by jinja2.
 NOT_IMPORTED = {"jinja2", "pytest-xdist", "ruff"}
@@ -173,7 +174,7 @@ def test_constraints_are_exact_and_hold_no_address():
 @pytest.mark.parametrize(
     ("folders", "declared"),
     [
-        (("jaxevolve", "configs", "scripts"), PROJECT["dependencies"]),
+        (("jaxevolve", "configs", "scripts"), [*PROJECT["dependencies"], *MAPS]),
         (("tests",), [*PROJECT["dependencies"], *TESTS]),
     ],
     ids=["package", "tests"],
@@ -186,6 +187,11 @@ def test_what_is_declared_is_used():
     used = imported(("jaxevolve", "configs", "scripts")) | NOT_IMPORTED
     assert {normal(name) for name in PROJECT["dependencies"]} <= used
     assert {normal(name) for name in TESTS} <= used | imported(("tests",))
+
+
+def test_scikit_learn_is_imported_where_a_map_is_drawn_alone():
+    assert "sklearn" in names_imported("jaxevolve")
+    assert "sklearn" not in names_imported("jaxevolve", ast.iter_child_nodes)
 
 
 def test_peers_are_imported_by_the_comparisons_alone():
@@ -206,11 +212,11 @@ def imported(folders):
     return {normal(owners[name][0]) for name in names if name in owners} - {"jaxevolve"}
 
 
-def names_imported(folder):
-    """Names of the packages that the files of a folder import."""
+def names_imported(folder, nodes=ast.walk):
+    """Names of the packages that the files of a folder import, at the given nodes of each."""
     names = set()
     for path in (ROOT / folder).rglob("*.py"):
-        for node in ast.walk(ast.parse(text(path))):
+        for node in nodes(ast.parse(text(path))):
             if isinstance(node, ast.Import):
                 names |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:

@@ -3,6 +3,7 @@ import io
 import json
 import random
 import re
+import sys
 from collections import Counter
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -391,6 +392,12 @@ def test_maps_of_responses_are_drawn_on_demand(tmp_path):
     assert not re.search(r'="[^"]*(nan|inf)\b', html)
     with pytest.raises(UserError, match=r"--embeddings=7: .* has no re-inferences of that step"):
         report.write(run, ["7"])
+
+
+def test_maps_without_scikit_learn_are_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(UserError, match=r"--embeddings needs scikit-learn.*\.\[embeddings\]"):
+        report.write(tmp_path / "nowhere", ["1"])
 
 
 def test_a_gap_breaks_the_line_and_hides_no_neighbor(tmp_path):

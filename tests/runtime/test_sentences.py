@@ -1,11 +1,14 @@
 """Embeddings against transformers' own BERT, and what hashed n-grams tell apart."""
 
+import re
+import sys
+
 import numpy as np
 import pytest
 import tiny
 
 from jaxevolve.runtime.errors import UserError
-from jaxevolve.sentences import embed, hashed_ngrams, spread
+from jaxevolve.runtime.sentences import PACKAGE, WORD, embed, hashed_ngrams, spread
 
 TEXTS = ["the sum is 180", "so x = 40 .", "the sum is 180 so x = 40", "the " * 30]
 
@@ -77,7 +80,14 @@ def test_n_grams_know_order_and_not_case():
     assert alike[0, 1] == pytest.approx(1)
     assert alike[0, 3] < alike[0, 2] < 0.9
     assert not made[4].any()
-    assert "n-grams" in embed(TEXTS, "ngrams")[1]
+    assert re.findall(WORD, "∠ABC_1 = 3.5°") == ["∠", "ABC", "_", "1", "=", "3", ".", "5", "°"]
+
+
+def test_without_minilm_n_grams_stand_in_and_say_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, PACKAGE, None)
+    found, name = embed(TEXTS)
+    np.testing.assert_array_equal(found, embed(TEXTS, "ngrams")[0])
+    assert name == "hashed n-grams of words (the extra embeddings has MiniLM)"
 
 
 def test_the_spread_of_a_source_does_not_depend_on_how_much_is_drawn():

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax.sharding import Mesh, NamedSharding
 from ml_collections import ConfigDict
 
@@ -25,14 +24,6 @@ from jaxevolve.runtime import mesh
 from jaxevolve.runtime.buckets import bucket
 from jaxevolve.runtime.target import compiling_for
 from jaxevolve.training import fresh_state, lora_scale, make_functions, make_optimizer
-
-
-@struct.dataclass
-class _Placed:
-    """A leaf, and the axis along which it is split."""
-
-    value: Any
-    axis: int = struct.field(pytree_node=False)
 
 
 class Programs:
@@ -125,24 +116,13 @@ class Programs:
     def _empty(self) -> tuple[decode.Pool, decode.Decoding]:
         """The pool and the rows at the largest size that they grow to."""
         s = self.sizes
-        empty = partial(
-            decode.empty,
-            self._sampler,
-            self.sampler,
-            prompts=s.seats,
-            prompt_tokens=s.pool,
-            rows=s.rows,
-            tokens=bucket(s.response),
-            place=lambda tree, axis=0: jax.tree.map(lambda x: _Placed(x, axis), tree),
-        )
+        lies = partial(mesh.batch_sharding, self._sampling)
         with self._target():
-            made = jax.eval_shape(empty)
-
-        def place(leaf: _Placed) -> jax.ShapeDtypeStruct:
-            where = mesh.batch_sharding(self._sampling, leaf.axis)
-            return _array(leaf.value.shape, leaf.value.dtype, where)
-
-        return jax.tree.map(place, made, is_leaf=lambda x: isinstance(x, _Placed))
+            make = decode.empty_on(lies(0), lies(decode.cache_axis()))
+            dtype = self.sampler["model"]["norm"]["weight"].dtype
+            return make.eval_shape(
+                self._sampler, dtype, s.seats, s.pool, s.rows, bucket(s.response)
+            )
 
     def _prefill(self, tokens: int, noisy: bool) -> jax.stages.Lowered:
         prompts = self._prompts(self.sizes.read, tokens, self._sampling)

@@ -6,12 +6,14 @@ decides on the host which prompt goes where; here are the programs that it calls
 shape.
 """
 
+import functools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax import lax
 
@@ -93,20 +95,36 @@ def empty(
 ) -> tuple[Pool, Decoding]:
     """A pool of N = `prompts` with T = `prompt_tokens`, and B = `rows` with S = `tokens`.
 
-    `place` puts a tree onto the devices, split along the axis that it is given.
+    `place` puts a tree onto the devices, split along the axis that it is given. Every device makes
+    its own part: the whole would not fit one.
     """
     dtype = params["model"]["norm"]["weight"].dtype
-    pool, decoding = _empty(model, dtype, prompts, prompt_tokens, rows, tokens)
-    keys, cache = (place(x, axis=0 if unrolled() else 1) for x in (pool.keys, decoding.cache))
-    pool, decoding = place((pool.replace(keys=None), decoding.replace(cache=None)))
-    return pool.replace(keys=keys), decoding.replace(cache=cache)
+    lies = lambda axis: place(np.zeros((1,) * axis + (rows,)), axis=axis).sharding
+    make = empty_on(lies(0), lies(cache_axis()))
+    return make(model, dtype, prompts, prompt_tokens, rows, tokens)
 
 
-@partial(jax.jit, static_argnums=range(6))
+def cache_axis() -> int:
+    """The axis of caches that is that of prompts or rows: behind layers, if they are one array."""
+    return 0 if unrolled() else 1
+
+
+@functools.cache
+def empty_on(split: jax.sharding.Sharding, caches: jax.sharding.Sharding) -> Callable[..., Any]:
+    """The program of `empty`, of (model, dtype, prompts, prompt_tokens, rows, tokens).
+
+    Args:
+        split: how arrays lie that have prompts or rows on their first axis.
+        caches: how caches lie, which have them on `cache_axis`.
+    """
+    where = Pool(caches, *[split] * 3), Decoding(*[split] * 8, cache=caches)
+    return jax.jit(_empty, static_argnums=range(6), out_shardings=where)
+
+
 def _empty(
     model: Qwen2_5_VL, dtype: Any, prompts: int, prompt_tokens: int, rows: int, tokens: int
 ) -> tuple[Pool, Decoding]:
-    """Both of `empty`, as one program."""
+    """Both of `empty`."""
     c = model.config
 
     def cache(count: int, length: int) -> Any:

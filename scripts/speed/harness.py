@@ -72,9 +72,13 @@ class Child:
         return answer
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends it; a library's threads may keep it from ending by itself."""
         self.process.stdin.close()
-        self.process.wait()
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 @dataclass(frozen=True)

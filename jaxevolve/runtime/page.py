@@ -119,14 +119,18 @@ def head(run: Run) -> dict[str, Any]:
         # Ten figures of the commit, and "-dirty" where files were changed.
         "Commit": re.sub(r"^([0-9a-f]{10})[0-9a-f]+", r"\1", run.record.get("git_commit") or ""),
     }
+    title = _recipe(command) or run.name
+    sentence = ", ".join(
+        f"{count} {what.format(s='' if str(count) == '1' else 's')}"
+        for what, count in counts.items()
+        if count
+    )
     return {
-        "title": _recipe(command) or run.name,
+        "kind": "report",
+        "title": title,
+        "full": f"{title} · {sentence}",
         "name": run.name,
-        "sentence": ", ".join(
-            f"{count} {what.format(s='' if str(count) == '1' else 's')}"
-            for what, count in counts.items()
-            if count
-        ),
+        "lead": f"{sentence}.",
         "facts": {name: fact for name, fact in facts.items() if fact not in (None, "")},
         "command": _command(command),
     }

@@ -59,11 +59,16 @@ def render(
         .get_template("comparison.html")
         .render(
             **page.furniture(),
-            title=title,
-            lead=told[0] if told else "",
+            head={
+                "kind": "comparison",
+                "title": title,
+                "full": title,
+                "name": title,
+                "lead": told[0] if told else "",
+                "facts": facts,
+                "command": command,
+            },
             more=told[1:],
-            facts=facts,
-            command=command,
             tables=[
                 {
                     "caption": caption,

@@ -17,7 +17,7 @@ from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, init_params
 from jaxevolve.packing import Layout
 from jaxevolve.planning.shapes import sizes
-from jaxevolve.rollout import decode
+from jaxevolve.rollout import caches, decode
 from jaxevolve.rollout.device import BRANCH_AT_ONCE
 from jaxevolve.rollout.sampling import Sampling
 from jaxevolve.runtime import mesh
@@ -113,12 +113,12 @@ class Programs:
             segment=array(*patches),
         )
 
-    def _empty(self) -> tuple[decode.Pool, decode.Decoding]:
+    def _empty(self) -> tuple[caches.Pool, caches.Decoding]:
         """The pool and the rows at the largest size that they grow to."""
         s = self.sizes
         lies = partial(mesh.batch_sharding, self._sampling)
         with self._target():
-            make = decode.empty_on(lies(0), lies(decode.cache_axis()))
+            make = caches.empty_on(lies(0), lies(caches.cache_axis()))
             dtype = self.sampler["model"]["norm"]["weight"].dtype
             return make.eval_shape(
                 self._sampler, dtype, s.seats, s.pool, s.rows, bucket(s.response)
@@ -139,7 +139,7 @@ class Programs:
         settings, scalar = self._config.rollout, partial(jax.ShapeDtypeStruct, ())
         # Which ids they are changes no size.
         rules = Sampling(settings.top_p, settings.top_k, stop_ids=(0,), banned_ids=(1,))
-        program = decode.decode_on_cpu if decode.unrolled() else decode.decode
+        program = decode.decode_on_cpu if caches.unrolled() else decode.decode
         prepared = _place(self._sampling, jax.eval_shape(decode.prepare, self.sampler))
         return program.lower(
             self._sampler,

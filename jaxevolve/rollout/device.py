@@ -1,6 +1,6 @@
 """The device's side of sampling as the host sees it: a pool and rows that calls change."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -8,9 +8,10 @@ import jax
 import numpy as np
 
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
-from jaxevolve.rollout import decode
+from jaxevolve.rollout import caches, decode
 from jaxevolve.rollout.jobs import Job, Stats
 from jaxevolve.rollout.sampling import NOISE, Sampling, response_keys
+from jaxevolve.runtime.buckets import bucket
 
 READ_AT_ONCE = 2  # prompts of one prefill on a device: one size, so that there are few programs
 EXTEND_AT_ONCE = 4  # texts behind stems
@@ -37,8 +38,8 @@ class Device:
         self._deviation, self._shards, self._place = deviation, shards, place
 
     def make(self, **shape: int) -> None:
-        """Makes an empty pool and empty rows, see `decode.empty`."""
-        self._pool, self._rows = decode.empty(self._model, self._params, place=self._place, **shape)
+        """Makes an empty pool and empty rows, see `caches.empty`."""
+        self._pool, self._rows = caches.empty(self._model, self._params, place=self._place, **shape)
 
     @property
     def results(self) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -46,10 +47,7 @@ class Device:
         return self._rows.tokens, self._rows.logprobs, self._rows.stopped
 
     def read(self, arrivals: Sequence[tuple[int, Job]]) -> None:
-        """Prefills prompts into their seats, in groups of one shape and one size.
-
-        A group is filled up with its last prompt, which then goes nowhere.
-        """
+        """Prefills prompts into their seats, in groups of one shape."""
         if not arrivals:
             return
         begun = perf_counter()
@@ -57,13 +55,10 @@ class Device:
         for seat, job in arrivals:
             shape = (job.prompt.tokens.shape, job.prompt.pixels.shape, job.noise is None)
             shapes.setdefault(shape, []).append((seat, job))
-        count = READ_AT_ONCE * self._shards
         for group in shapes.values():
-            for first in range(0, len(group), count):
-                seats, jobs = zip(*group[first : first + count])
-                short = count - len(jobs)
-                self._read(jobs + jobs[-1:] * short, seats + (len(self._pool.length),) * short)
-                self.stats.read_tokens += sum(int(job.prompt.length[0]) for job in jobs)
+            for some, (seats, jobs) in self._groups(group, READ_AT_ONCE):
+                self._read(jobs, seats)
+                self.stats.read_tokens += sum(int(job.prompt.length[0]) for _, job in some)
         self._wait([job for _, job in arrivals], begun)
 
     def _read(self, jobs: Sequence[Job], seats: Sequence[int]) -> None:
@@ -84,19 +79,14 @@ class Device:
             return
         begun = perf_counter()
         text = lambda job: job.prompt.tokens[0, job.stem.length[0] : job.prompt.length[0]]
-        count = EXTEND_AT_ONCE * self._shards
         ordered = sorted(extensions, key=lambda each: len(text(each[2])))
-        for first in range(0, len(ordered), count):
-            seats, stems, jobs = zip(*ordered[first : first + count])
+        for some, (seats, stems, jobs) in self._groups(ordered, EXTEND_AT_ONCE):
             self._make_room(max(job.prompt.tokens.shape[1] for job in jobs))
-            short = count - len(jobs)
-            texts = [text(job) for job in jobs + jobs[-1:] * short]
+            texts = [text(job) for job in jobs]
             lengths = np.array([len(own) for own in texts], np.int32)
-            tokens = np.zeros((count, max(1 << int(lengths.max() - 1).bit_length(), 32)), np.int32)
+            tokens = np.zeros((len(jobs), max(bucket(int(lengths.max())), 32)), np.int32)
             for row, own in zip(tokens, texts):
                 row[: len(own)] = own
-            stems = stems + stems[-1:] * short
-            seats = seats + (len(self._pool.length),) * short
             arrays = (np.array(stems, np.int32), tokens, lengths, np.array(seats, np.int32))
             self._pool = decode.extend(
                 self._model,
@@ -105,34 +95,42 @@ class Device:
                 *self._place(arrays),
                 room=max(job.stem.tokens.shape[1] for job in jobs),
             )
-            self.stats.read_tokens += int(lengths[: len(jobs)].sum())
-            self.stats.reused_tokens += sum(int(job.stem.length[0]) for job in jobs)
+            self.stats.read_tokens += int(lengths[: len(some)].sum())
+            self.stats.reused_tokens += sum(int(job.stem.length[0]) for *_, job in some)
         self._wait([job for *_, job in extensions], begun)
 
     def branch(self, branches: Sequence[tuple[int, int, Job]]) -> None:
-        """Makes prompts of (row, seat, job) from the keys in the row and in its prompt's seat."""
+        """Makes prompts of (seat, row, job), from the keys in the row and in its prompt's seat."""
         if not branches:
             return
         begun = perf_counter()
-        count = BRANCH_AT_ONCE * self._shards
-        for first in range(0, len(branches), count):
-            rows, seats, jobs = zip(*branches[first : first + count])
+        for some, (seats, rows, jobs) in self._groups(branches, BRANCH_AT_ONCE):
             self._make_room(max(job.prompt.tokens.shape[1] for job in jobs))
-            short = count - len(jobs)
-            rows = rows + rows[-1:] * short
-            anchors = [job.anchor for job in jobs] + [0] * short
-            seats = seats + (len(self._pool.length),) * short
+            anchors = [job.anchor for job in jobs]
             self._pool = decode.branch(
                 self._pool,
                 self._rows,
                 *self._place([np.array(x, np.int32) for x in (rows, anchors, seats)]),
             )
-            self.stats.reused_tokens += sum(int(job.prompt.length[0]) for job in jobs)
+            self.stats.reused_tokens += sum(int(job.prompt.length[0]) for *_, job in some)
         self._wait([job for *_, job in branches], begun)
+
+    def _groups(
+        self, items: Sequence[tuple[Any, ...]], at_once: int
+    ) -> Iterator[tuple[Sequence[tuple[Any, ...]], Iterator[tuple[Any, ...]]]]:
+        """Items (seat, ...) in groups of one size, as they are and as columns of that size.
+
+        A group is filled up with its last item, which then goes to no seat.
+        """
+        size, nowhere = at_once * self._shards, len(self._pool.length)
+        for first in range(0, len(items), size):
+            group = items[first : first + size]
+            filler = (nowhere, *group[-1][1:])
+            yield group, zip(*group, *[filler] * (size - len(group)))
 
     def _make_room(self, tokens: int) -> None:
         if tokens > self._pool.prompt_tokens:
-            self._pool = decode.grow_pool(self._pool, tokens)
+            self._pool = caches.grow_pool(self._pool, tokens)
 
     def _wait(self, jobs: Sequence[Job], begun: float) -> None:
         jax.block_until_ready(self._pool.length)
@@ -149,7 +147,7 @@ class Device:
         for part in range(self._shards):
             kept = [r for r in range(part * each, (part + 1) * each) if held[r] is not None]
             picks[part * few : part * few + len(kept)] = kept
-        self._rows = decode.pick_rows(self._rows, self._place(picks))
+        self._rows = caches.pick_rows(self._rows, self._place(picks))
         return [held[r] if r < len(held) else None for r in picks]
 
     def start(
@@ -171,7 +169,7 @@ class Device:
         self, temperature: float, rules: Sampling, width: int, chunk: int, least: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Decodes a chunk; returns how far the rows are, i32[B], and which go on, bool[B]."""
-        program = decode.decode_on_cpu if decode.unrolled() else decode.decode
+        program = decode.decode_on_cpu if caches.unrolled() else decode.decode
         self._rows, steps = program(
             self._model,
             self._prepared,

@@ -187,7 +187,7 @@ def run(
                     queue.append(following)
                 else:
                     take(to, following)
-                    branches.append((r, to, following))
+                    branches.append((to, r, following))
         device.branch(branches)
         for seat in left:  # not before: the branches were made from the prompts in them
             seated[seat] = None

@@ -11,14 +11,14 @@ import tiny
 
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
 from jaxevolve.policy import load_policy, sampling_rules, step_key
-from jaxevolve.rollout import decode, engine
+from jaxevolve.rollout import caches, decode, engine
 from jaxevolve.rollout.generate import generate, one
 from jaxevolve.rollout.sampling import MATERNAL
 from jaxevolve.runtime.metrics import CompileCounter
 
 LIMIT, GROUP = 12, 8
 STOPS = (tiny.EOS, tiny.PAD)
-PROGRAM = "decode_on_cpu" if decode.unrolled() else "decode"
+PROGRAM = "decode_on_cpu" if caches.unrolled() else "decode"
 
 
 def draw(policy, prompts, *, params=None, chunk=LIMIT, temperature=1.0):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jaxevolve.models.config import Config
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, init_params
-from jaxevolve.rollout import decode, engine
+from jaxevolve.rollout import caches, decode, engine
 from jaxevolve.rollout.generate import generate, one
 from jaxevolve.rollout.jobs import Job
 from jaxevolve.rollout.retrace import fork
@@ -351,7 +351,7 @@ def test_a_response_that_takes_over_its_parents_keys_is_the_one_that_reads_them_
 
 def test_scanned_layers_sample_what_unrolled_ones_do(params, whole, monkeypatch):
     unrolled, _ = cut_and_continue(params, reuse=True)
-    monkeypatch.setattr(decode, "unrolled", lambda: False)
+    monkeypatch.setattr(caches, "unrolled", lambda: False)
     jax.clear_caches()
     scanned, stats = cut_and_continue(params, reuse=True)
     jax.clear_caches()
@@ -418,7 +418,7 @@ def test_rows_and_seats_are_few_sizes_that_every_part_shares_alike(rows, members
 
 
 def test_programs_are_as_many_as_shapes_whatever_the_lengths_and_sizes(params, whole):
-    rows = decode.decode_on_cpu if decode.unrolled() else decode.decode
+    rows = decode.decode_on_cpu if caches.unrolled() else decode.decode
     programs = rows, decode.prefill, decode.insert, decode.start_rows
     before = [program._cache_size() for program in programs]
     rng = np.random.default_rng(3)

@@ -10,6 +10,7 @@ data, and drawn problems that never come again leave nothing.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ PROBE = 256  # held-out questions that are followed
 MOST = 32  # different answers of a question that are told apart; a further one counts as none
 LONGEST = 200  # characters of an answer; a longer one counts as none
 HELD_OUT, TRAINING = "held-out", "training"
+
+Pair = tuple[Sequence[int], Sequence[int]]  # classes at a visit and at the next
 
 
 class Answered(NamedTuple):
@@ -96,7 +99,7 @@ class Visits:
         return factors(pairs, self._rule) if pairs else {}
 
 
-def factors(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], rule: Rule) -> dict[str, float]:
+def factors(pairs: Sequence[Pair], rule: Rule) -> dict[str, float]:
     """The contrastive factor of some questions, measured and by both rules (CSRS Eq. 4, 5).
 
     Args:
@@ -110,8 +113,7 @@ def factors(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], rule: Rule) ->
         "contrast/questions", those with two answers or more, of which all this is. Without any
         such question, that alone.
     """
-    before, after = (np.stack([tally(pair[i]) for pair in pairs]) for i in (0, 1))
-    seen = contrast(before, after)
+    seen = contrast(*tallies(pairs))
     eta, some = contrast_eta(seen, rule), ~np.isnan(seen.gap)
     mean = lambda values: float(values[some].mean())
     if np.isnan(eta):
@@ -128,6 +130,21 @@ def factors(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], rule: Rule) ->
 def tally(classes: Sequence[int]) -> np.ndarray:
     """i64[MOST], how often each class occurs; -1 is none."""
     return np.bincount([c for c in classes if c >= 0], minlength=MOST)
+
+
+def tallies(pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
+    """i64[Q, MOST] of the visits before and of those after; at least one pair."""
+    before, after = zip(*pairs)
+    return np.stack([*map(tally, before)]), np.stack([*map(tally, after)])
+
+
+def successive(visits: Sequence[Mapping[str, Any]]) -> list[Pair]:
+    """Classes of a question's answers at a visit and at the next, of lines of the file."""
+    return [
+        (before["classes"][name], after["classes"][name])
+        for before, after in pairwise(visits)
+        for name in before["classes"].keys() & after["classes"].keys()
+    ]
 
 
 def rule_of(kind: str) -> Rule:

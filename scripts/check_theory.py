@@ -10,14 +10,13 @@ among them.
 """
 
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from jaxevolve.runtime.metrics import read_jsonl
 from jaxevolve.theory import Contrast, Rule, contrast, contrast_eta, reward, tilted
-from jaxevolve.visits import FILE, HELD_OUT, tally
+from jaxevolve.visits import FILE, HELD_OUT, successive, tallies
 
 DRAWS = 40
 SPREADS = (0.0, 0.5, 1.0)  # standard deviation of log eta among questions
@@ -59,12 +58,7 @@ def simulate(
 def main(workdir: Path) -> None:
     """Prints the fit to a run and the fits to groups drawn by both rules."""
     visits = [line for line in read_jsonl(workdir / FILE) if line["of"] == HELD_OUT]
-    pairs = [
-        (tally(before["classes"][name]), tally(after["classes"][name]))
-        for before, after in pairwise(visits)
-        for name in before["classes"].keys() & after["classes"].keys()
-    ]
-    before, after = (np.stack([pair[i] for pair in pairs]) for i in (0, 1))
+    before, after = tallies(successive(visits))
     answered = before.any(-1)
     seen = contrast(before[answered], after[answered])
     (a, b), (of_a, of_b) = fit(seen)
@@ -74,7 +68,7 @@ def main(workdir: Path) -> None:
     for rule in ("majority", "softened"):
         for spread in SPREADS:
             # Few samples draw eta towards zero: it is set so that it comes out as measured.
-            wanted, eta = contrast_eta(seen, rule), contrast_eta(seen, rule)
+            eta = wanted = contrast_eta(seen, rule)
             for _ in range(4):
                 made = simulate(before[answered], rule, eta, spread, numbers)
                 eta *= wanted / contrast_eta(made, rule)

@@ -6,6 +6,7 @@ A new figure is one more entry in `sections`.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,14 +102,14 @@ def sections(
             note="The band is one standard deviation among the responses of a step.",
         ),
     ]
+    over_time = partial(line_chart, events=events)
     collapsing = [
-        line_chart(
+        over_time(
             "Entropy",
             [steps("nats a token", "policy/entropy")],
-            events=events,
             note="Near zero the model has nothing left to explore.",
         ),
-        line_chart(
+        over_time(
             "Agreement",
             [
                 steps("unanimous questions", "rollout/unanimous"),
@@ -117,25 +118,22 @@ def sections(
                 held_out("unanimous, held out", "unanimous"),
             ],
             **share,
-            events=events,
             note="All responses to a question agree, or four of five do. Sound while as many votes "
             "are right; agreement above them is on wrong answers.",
         ),
-        line_chart(
+        over_time(
             "Confidently wrong",
             [held_out("held out", "high_confidence_wrong")],
             form=percent,
-            events=events,
             note="Nearly all samples agree on one wrong answer.",
         ),
-        line_chart(
+        over_time(
             "Distinct answers",
             [steps("a question", "rollout/distinct_answers")],
-            events=events,
             note="How many different answers the responses to a question give.",
         ),
         *predictions.by_frequency(metrics),
-        line_chart(
+        over_time(
             "Retrace agreement",
             [
                 steps("all", "retrace/agreement"),
@@ -143,11 +141,10 @@ def sections(
                 steps("of wrong parents", "retrace/same_if_wrong"),
             ],
             **share,
-            events=events,
             note="Re-inferences that keep the answer of the response that they continue. They tell "
             "right from wrong by the distance of the two.",
         ),
-        line_chart(
+        over_time(
             "Unfinished responses",
             [
                 steps("no answer", "rollout/no_answer"),
@@ -155,21 +152,18 @@ def sections(
                 steps("ending in a loop", "rollout/looping"),
             ],
             form=percent,
-            events=events,
             note="No answer can be read, the token limit came first, or the end says the same over "
             "and over.",
         ),
-        line_chart(
+        over_time(
             "Response length",
             [steps("tokens", "rollout/length")],
-            events=events,
             note="Mean over the responses of a step.",
         ),
-        line_chart(
+        over_time(
             "Groups that teach nothing",
             [steps("of questions", "advantage/zero_groups")],
             **share,
-            events=events,
             note="All responses earn the same, so every advantage is zero.",
         ),
     ]

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from markupsafe import Markup
 
 from jaxevolve.runtime.charts import Line, line_chart, number, percent
 from jaxevolve.theory import Rule, contrast, contrast_eta, fitted_eta, trajectory
-from jaxevolve.visits import tally
+from jaxevolve.visits import successive, tallies, tally
 
 GAPS = 5  # ranges of rho - eps that are told apart
 FEWEST = 8  # questions that a drawn mean is made of
@@ -100,15 +99,10 @@ def factors(rows: Rows, evaluations: Rows, events: Sequence[float]) -> list[Mark
 
 def by_gap(visits: Rows) -> Markup:
     """The measured factor over rho - eps, of which the two rules make different curves."""
-    pairs = [
-        (before["classes"][name], after["classes"][name])
-        for before, after in pairwise(visits)
-        for name in before["classes"].keys() & after["classes"].keys()
-    ]
+    pairs = successive(visits)
     if not pairs:
         return Markup("")
-    before, after = (np.stack([tally(pair[i]) for pair in pairs]) for i in (0, 1))
-    seen = contrast(before, after)
+    seen = contrast(*tallies(pairs))
     x, y, spread = [], [], []
     for low in np.arange(GAPS) / GAPS:
         inside = (seen.gap >= low) & (seen.gap < low + 1 / GAPS)
@@ -153,14 +147,14 @@ def trajectories(visits: Rows) -> list[Markup]:
         return []
     before = np.concatenate([mean[:-1] for mean in means.values()])
     after = np.concatenate([mean[1:] for mean in means.values()])
+    etas = {name: fitted_eta(before, after, rule) for name, rule in RULES.items()}
     steps = [visit["step"] for visit in visits]
     charts = []
     for title, mean in means.items():
         lines = [Line("measured", steps, mean[:, 0].tolist())]
-        for name, rule in RULES.items():
-            eta = fitted_eta(before, after, rule)
+        for name, eta in etas.items():
             if not math.isnan(eta):
-                path = trajectory(mean[0], rule, eta, len(steps) - 1)
+                path = trajectory(mean[0], RULES[name], eta, len(steps) - 1)
                 lines.append(Line(f"by {name}", steps, path[:, 0].tolist()))
         lines.append(Line("next answer", steps, mean[:, 1].tolist()))
         charts.append(

@@ -11,13 +11,7 @@ from jaxevolve.runtime.tables import stem
 Summary = Mapping[str, Any]
 Cells = list[list[str]]
 
-# Whether it is a share, of which percent are shown and points of difference.
-_NAMES = {
-    "greedy": "greedy",
-    "high_confidence_wrong": "confidently wrong",
-    "entropy": "entropy",
-    "unanimous": "unanimous",
-}
+_NAMES = {"high_confidence_wrong": "confidently wrong"}  # where a figure has another for people
 TOLD = ("average", "greedy", "high_confidence_wrong")  # measures with a sentence each
 
 
@@ -117,11 +111,10 @@ def paper_table(summary: Summary, start: Mapping[str, float]) -> tuple[list[str]
     names = [n for n in ordered(summary) if stem(n) in FAMILY_MEASURES]
     costs = [relative(summary, cost) or {} for cost in COSTS]
     paper = lambda figures: [f"{figures[c]:.2f}" if c in figures else "" for c in columns]
-    rows = [
-        ["before", *(value(n, _once(summary, n)) for n in names), "", "", "", *paper(start)]
-        for _ in [0]
-        if start
-    ]
+    rows = []
+    if start:
+        before = (value(name, _once(summary, name)) for name in names)
+        rows.append(["before", *before, "", "", "", *paper(start)])
     for label, arm in summary["arms"].items():
         ours = [value(name, arm["figures"].get(name)) for name in names]
         ratios = [f"{r[label]:.2f}" if label in r else "" for r in costs]

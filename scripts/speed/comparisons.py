@@ -114,8 +114,8 @@ def ragged(models: Models, size: str) -> Comparison:
     )
     return Comparison(
         sides={
-            "engine": ("speed.ours:Ragged", common | {"at_once": prompts}),
-            "fixed": ("speed.ours:Ragged", common | {"at_once": rows // work.GROUP}),
+            "engine": ("speed.ourselves:Ragged", common | {"at_once": prompts}),
+            "fixed": ("speed.ourselves:Ragged", common | {"at_once": rows // work.GROUP}),
         },
         rows=(
             Row("ragged", 2.0, "fixed.cpu", "engine.cpu", "our own fixed batches", done),
@@ -186,8 +186,8 @@ def logprob_memory() -> Comparison:
 
     return Comparison(
         sides={
-            "ours": ("speed.ours:Logprobs", {"naive": False}),
-            "naive": ("speed.ours:Logprobs", {"naive": True}),
+            "ours": ("speed.ourselves:Logprobs", {"naive": False}),
+            "naive": ("speed.ourselves:Logprobs", {"naive": True}),
         },
         rows=(
             Row(
@@ -302,7 +302,7 @@ def csrs_step(models: Models, size: str) -> Comparison:
 def programs(models: Models, size: str) -> Comparison:
     """Compilation in an epoch of random lengths and image sizes, and again from the cache."""
     arguments = models.common(size) | {"cache": f"{models.scratch}/programs"}
-    side = ("speed.ours:Programs", arguments)
+    side = ("speed.ourselves:Programs", arguments)
     done = f"{size}, four CSRS steps, prompts of 70 to 128 tokens, images of 56 to 112 pixels"
     itself = "none: CPU-seconds and counts of our own"
     return Comparison(

@@ -84,6 +84,23 @@ def test_a_wrong_topology_is_refused_in_one_sentence(text, told):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("v5e:4x4", (2, 2)),
+        ("2xv5e:4x4", (2, 2)),
+        ("v5p:2x2x4", (2, 2, 1)),
+        ("v5p:2x2x1", (2, 2, 1)),
+        ("v6e:1x1", (1, 1)),
+        ("h100:2x8", (8,)),
+        ("cpu:2", (2,)),
+    ],
+)
+def test_a_host_is_a_topology_of_its_own(text, shape):
+    host = parse_topology(text).host
+    assert (host.shape, host.groups, host.processes) == (shape, 1, 1)
+
+
 def test_a_compiler_that_is_not_installed_is_named_with_the_remedy(monkeypatch):
     monkeypatch.setattr("jaxevolve.planning.chips.find_spec", lambda name: None)
     for text in ("v5e:2x2", "h100:2"):
@@ -211,12 +228,15 @@ def test_a_step_of_the_papers_setting_by_hand():
     # 256 x 8 responses of 768 tokens, two operations a weight.
     made = 256 * 8 * 768
     dense = 2 * made * (c.layers + c.head)
-    scores = 4 * made * (512 + 384) * 3584 * 28
+    # Half of the room for responses, 768 of 1,536, is read for each of 512 rows, and half of that
+    # for prompts, 1,536 of 3,072 (an anchor goes to 512 + 538), for eight in each of 8 x 39 seats.
+    steps = made / 512
+    scores = 4 * steps * (512 * 768 + 8 * 39 * 8 * 1536) * 3584 * 28
     assert works["decode"].flops == pytest.approx(dense + scores)
     # Each of the 3,072 decode steps reads the weights on each of eight devices; the logits are
-    # written and read, and the keys of a prompt are read once for its eight responses.
-    keys = 57344 * made * (384 + 512 / 8)
-    read = made / 512 * 8 * 2 * c.all
+    # written and read.
+    keys = 57344 * steps * (512 * 768 + 8 * 39 * 1536)
+    read = steps * 8 * 2 * c.all
     assert works["decode"].bytes == pytest.approx(read + keys + 3 * 4 * made * 152064)
     assert works["decode"].sent == 0
     # Each of 32 pieces of the batch brings 7/8 of the weights to each device, for both models.
@@ -391,11 +411,17 @@ def run_plan(tmp_path, *arguments, topology):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("topology", "package"), [("v5e:2x2", "libtpu"), ("h100:2", "jax_cuda12_plugin")]
+    ("topology", "flags", "package"),
+    [
+        ("v5e:2x2", [], "libtpu"),
+        # Two hosts, each of which samples from models that are split over its own chips.
+        ("v5e:2x4", ["--config.rollout.tensor=2"], "libtpu"),
+        ("h100:2", [], "jax_cuda12_plugin"),
+    ],
 )
-def test_a_plan_for_accelerators_that_are_not_there(tmp_path, topology, package):
+def test_a_plan_for_accelerators_that_are_not_there(tmp_path, topology, flags, package):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed; it comes with the extra plan")
-    text = run_plan(tmp_path, topology=topology)
+    text = run_plan(tmp_path, *flags, topology=topology)
     assert set(needs(text)) == set(FUNCTIONS)
     assert "It fits." in text

@@ -8,7 +8,7 @@ simulated devices of this machine, which need nothing installed.
 import math
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 import jax
@@ -113,6 +113,12 @@ class Topology:
     def processes(self) -> int:
         """Processes of a run: one a host; of a TPU slice's chips each has 2 x 2."""
         return max(self.size // 4, 1) if self.chip.axes else self.groups
+
+    @property
+    def host(self) -> "Topology":
+        """What a process has by itself, as a topology: TPU's compiler takes no part of a slice."""
+        shape = (2, 2, 1)[: self.chip.axes] if self.chip.axes and self.processes > 1 else self.shape
+        return replace(self, shape=shape, groups=1)
 
     @property
     def egress(self) -> float:

@@ -98,7 +98,7 @@ class Plan:
     def programs(self) -> Programs:
         """The functions on that mesh."""
         devices = make_mesh(self.mesh, self.topology.devices())
-        return Programs(self.config, self.counts.shape, devices)
+        return Programs(self.config, self.counts.shape, devices, self.topology.host.devices())
 
     @cached_property
     def usages(self) -> dict[str, Usage]:

@@ -1,6 +1,6 @@
 """The programs of a run with shapes in the place of arrays, placed as training places them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,12 @@ from jaxevolve.training import fresh_state, lora_scale, make_functions, make_opt
 class Programs:
     """The jitted functions of a run on a mesh.
 
+    Args:
+        config: the run's config.
+        shape: the model's.
+        devices: the mesh.
+        host: devices of a process, which samples by itself; all do the same.
+
     Attributes:
         sizes: the largest shapes.
         state: the train state, abstract.
@@ -39,12 +45,13 @@ class Programs:
         decoding: the rows, abstract.
     """
 
-    def __init__(self, config: ConfigDict, shape: Config, devices: Mesh) -> None:
+    def __init__(
+        self, config: ConfigDict, shape: Config, devices: Mesh, host: Sequence[jax.Device]
+    ) -> None:
         self._config, self._devices = config, devices
         self._target = partial(compiling_for, devices.devices.flat[0].platform)
         mesh.check_processes(devices)
-        # A process samples by itself; all do the same, and the first is looked at.
-        self._sampling = mesh.own_part(mesh.sampling_mesh(devices, config.rollout.tensor))
+        self._sampling = mesh.sampling_mesh(mesh.make_mesh(devices=host), config.rollout.tensor)
         self._model, self._sampler = (
             Qwen2_5_VL(shape, choose(config.model.attention, those, config.model.dtype))
             for those in (devices, self._sampling)

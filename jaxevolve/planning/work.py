@@ -13,9 +13,10 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from jaxevolve.models.config import Config
+from jaxevolve.models.rows import reaches
 from jaxevolve.packing import row_counts
 from jaxevolve.planning.chips import Topology
-from jaxevolve.planning.shapes import image_windows
+from jaxevolve.planning.shapes import image_windows, sizes
 from jaxevolve.rollout.device import READ_AT_ONCE
 from jaxevolve.runtime.buckets import bucket
 
@@ -153,6 +154,8 @@ def step(
 
     # Sampling: every `settings.tensor` devices have the weights to themselves.
     copies = devices / settings.tensor
+    shapes = sizes(config, vision, devices // topology.processes // settings.tensor)
+    kept = retrace.rate * lengths.response if retrace.m else 0
 
     def read(prompts: float, tokens: float) -> Work:
         calls = prompts / (READ_AT_ONCE * copies)
@@ -162,14 +165,23 @@ def step(
             sums(prompts * tokens, settings.tensor),
         )
 
-    def decode(count: float, tokens: float, prompt: float, sharing: int) -> Work:
-        """`count` responses of so many tokens, `sharing` of them to a prompt."""
+    def decode(count: float, tokens: float) -> Work:
+        """`count` responses of so many tokens.
+
+        Each row and each seat is read as far as any of them goes, maternal or not, and every seat
+        for as many rows as a prompt may have.
+        """
         made = count * tokens
-        steps = made / (settings.rows * topology.processes)
-        keys = counts.cache * made * (tokens / 2 + prompt / sharing)
+        rows, seats = (topology.processes * those for those in (shapes.rows, shapes.seats))
+        steps = made / rows
+        far = lambda cache, most: next(size for size in reaches(cache) if size >= most)
+        own = far(bucket(shapes.response), lengths.response)
+        shared = far(shapes.pool, lengths.prompt + kept)
+        keys = counts.cache * steps * (rows * own + seats * shared)
         logits = 3 * FULL * made * counts.shape.vocab_size
         flops = made * 2.0 * (counts.layers + counts.head)
-        flops += counts.attention(made, prompt + tokens / 2)
+        flops += counts.attention(made, own)
+        flops += counts.attention(steps * seats * shapes.width, shared)
         # What is whole on each device of tensor is read by each.
         return Work(
             flops,
@@ -181,16 +193,13 @@ def step(
     made = {
         "copy weights": Work(sent=weights * copies * (1 - 1 / (fsdp * tensor))),
         "prefill": read(batch, lengths.prompt),
-        "decode": decode(batch * n, lengths.response, lengths.prompt, n),
+        "decode": decode(batch * n, lengths.response),
     }
     if m:
-        kept = retrace.rate * lengths.response
         anchors = batch * n * (m if retrace.noise_per == "sample" else 1)
         if windows and retrace.image_noise:
             made["anchor prefill"] = read(anchors, lengths.prompt + kept)
-        made["re-inference"] = decode(
-            batch * n * m, lengths.response - kept, lengths.prompt + kept, m
-        )
+        made["re-inference"] = decode(batch * n * m, lengths.response - kept)
 
     # Scoring and updates: weights are gathered over fsdp for every piece of the batch.
     rows = packed_rows(config, lengths)

@@ -57,6 +57,8 @@ class Rows:
         number: i32[B], below C, different for the rows of one prefix.
         cells: i32[N, C], the row that follows prefix n as number c; anything where there is none.
         length: i32[N], tokens of each prefix.
+        order: i32[N], the prefixes, those that are in use first.
+        used: i32[], how many are in use.
         reach: i32[2], the longest prefix and the most own keys, this one included, of rows in use.
     """
 
@@ -67,4 +69,6 @@ class Rows:
     number: jax.Array
     cells: jax.Array
     length: jax.Array
+    order: jax.Array
+    used: jax.Array
     reach: jax.Array

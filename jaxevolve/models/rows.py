@@ -7,6 +7,7 @@ once fill its vectors.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -91,7 +92,10 @@ def attend_rows(
     """Attention of single tokens: B rows over their own keys and over the prefixes they share.
 
     For the shared part the queries are laid out in cells, [N, C], so that a prefix is read once for
-    all its rows; the two parts join by their log-sum-exp. Forward only.
+    all its rows; the two parts join by their log-sum-exp. Forward only. Unrolled, on CPU, prefixes
+    are read one after the other and those that are not in use not at all; own keys are multiplied
+    and added by hand, since XLA takes more time there to call for B * K products of R vectors than
+    to compute them.
 
     Args:
         query: [B, K, R, h].
@@ -99,26 +103,40 @@ def attend_rows(
         prefix: keys [N, K, h, T] and values [N, K, T, h].
         rows: which prefix each row follows, and how many own keys it has.
         layer: i32[], which of the caches of all layers, stacked on axis 0, it is; None where they
-            are of one layer alone, unrolled. Own keys are then multiplied and added by hand: XLA on
-            CPU takes more time to call for B * K products of R vectors than to compute them.
+            are of one layer alone, unrolled.
 
     Returns:
         [B, K, R, h].
     """
-    scale, by_hand = query.shape[-1] ** -0.5, layer is None
+    scale, unrolled = query.shape[-1] ** -0.5, layer is None
     grid = jnp.take(query, rows.cells, axis=0, mode="clip").transpose(0, 2, 1, 3, 4)
 
-    def shared_part(keys: jax.Array, values: jax.Array) -> tuple[jax.Array, ...]:
-        score = jnp.einsum("nkcrh,nkht->nkcrt", grid, keys, preferred_element_type=jnp.float32)
-        there = jnp.arange(keys.shape[-1]) < rows.length[:, None]
-        score = jnp.where(there[:, None, None, None], score * scale, NEGATIVE)
+    def shared_part(
+        keys: jax.Array, values: jax.Array, n: jax.Array | slice = slice(None)
+    ) -> tuple[jax.Array, ...]:
+        """Of prefix n alone, whose axis its keys then lack, or of all."""
+        score = jnp.einsum(
+            "...kcrh,...kht->...kcrt", grid[n], keys, preferred_element_type=jnp.float32
+        )
+        there = jnp.arange(keys.shape[-1]) < rows.length[n, ..., None]
+        score = jnp.where(there[..., None, None, None, :], score * scale, NEGATIVE)
         top = score.max(-1, keepdims=True)
         weight = jnp.exp(score - top)
-        mixed = jnp.einsum("nkcrt,nkth->nkcrh", weight.astype(query.dtype), values)
+        mixed = jnp.einsum("...kcrt,...kth->...kcrh", weight.astype(query.dtype), values)
         return top, weight.sum(-1, keepdims=True), mixed
 
+    def one_by_one() -> tuple[jax.Array, ...]:
+        def read(i: jax.Array, found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            n = rows.order[i]
+            of_one = in_reach(partial(shared_part, n=n), prefix, rows.length[n], n)
+            return tuple(x.at[n].set(new) for x, new in zip(found, of_one))
+
+        ones = jnp.ones_like(grid[..., :1], jnp.float32)
+        nothing = (NEGATIVE * ones, 0 * ones, jnp.zeros_like(grid))
+        return lax.fori_loop(0, rows.used, read, nothing)
+
     def own_part(keys: jax.Array, values: jax.Array) -> tuple[jax.Array, ...]:
-        if by_hand:
+        if unrolled:
             score = (query.astype(jnp.float32)[..., None] * keys[:, :, None]).sum(3)
         else:
             score = jnp.einsum("bkrh,bkhs->bkrs", query, keys, preferred_element_type=jnp.float32)
@@ -126,7 +144,7 @@ def attend_rows(
         score = jnp.where(there[:, None, None], score * scale, NEGATIVE)
         top = score.max(-1, keepdims=True)
         weight = jnp.exp(score - top)
-        if by_hand:
+        if unrolled:
             mixed = (weight[..., None] * values[:, :, None]).sum(3)
         else:
             mixed = jnp.einsum("bkrs,bksh->bkrh", weight.astype(query.dtype), values)
@@ -134,9 +152,8 @@ def attend_rows(
 
     cell = (rows.prefix, rows.number)
     of_row = lambda x: x.transpose(0, 2, 1, 3, 4)[cell]  # [N, K, C, R, .] -> [B, K, R, .]
-    shared_top, shared_sum, shared = map(
-        of_row, in_reach(shared_part, prefix, rows.reach[0], layer)
-    )
+    found = one_by_one() if unrolled else in_reach(shared_part, prefix, rows.reach[0], layer)
+    shared_top, shared_sum, shared = map(of_row, found)
     own_top, own_sum, alone = in_reach(own_part, own, rows.reach[1], layer)
     top = jnp.maximum(shared_top, own_top)
     shared_share, own_share = jnp.exp(shared_top - top), jnp.exp(own_top - top)
@@ -145,36 +162,41 @@ def attend_rows(
 
 
 def in_reach(
-    part: Callable[..., Any], cache: KeyValues, reach: jax.Array, layer: jax.Array | None
+    part: Callable[..., Any], cache: KeyValues, reach: jax.Array, which: jax.Array | None
 ) -> tuple[jax.Array, ...]:
-    """Calls `part` with a quarter, half or all of a layer's keys [.., S] and values [.., S, h].
+    """Calls `part` with a quarter, half or all of some keys [.., S] and values [.., S, h].
 
     So a cache may be as long as the longest response will be, in one program, and costs hardly more
-    than what is in it.
+    than what is in it. With `which`, keys and values have an axis more in front, and that of it is
+    taken.
     """
-    size = cache[0].shape[-1]
-    sizes = [size // n for n in (4, 2) if size // n >= SLICE] + [size]
+    sizes = reaches(cache[0].shape[-1])
 
     def of_size(size: int) -> Callable[[KeyValues], Any]:
         def call(cache: KeyValues) -> Any:
-            if layer is None:
+            if which is None:
                 return part(cache[0][..., :size], cache[1][..., :size, :])
-            # One slice, of the layer and of the size, so that nothing larger is ever copied.
+            # One slice, of both the first axis and the size, so that nothing larger is ever copied.
             shapes = (
                 (*cache[0].shape[1:-1], size),
                 (*cache[1].shape[1:-2], size, cache[1].shape[-1]),
             )
             return part(
                 *(
-                    lax.dynamic_slice(x, (layer, *[0] * len(shape)), (1, *shape))[0]
+                    lax.dynamic_slice(x, (which, *[0] * len(shape)), (1, *shape))[0]
                     for x, shape in zip(cache, shapes)
                 )
             )
 
         return call
 
-    index = jnp.searchsorted(jnp.array(sizes), reach)
+    index = (reach > jnp.array(sizes[:-1], jnp.int32)).sum()
     return lax.switch(index, [of_size(size) for size in sizes], cache)
+
+
+def reaches(size: int) -> list[int]:
+    """How much of a cache of so many tokens may be read: some part that is long enough, or all."""
+    return [size // n for n in (4, 2) if size // n >= SLICE] + [size]
 
 
 def project(linear: Any, x: jax.Array) -> jax.Array:

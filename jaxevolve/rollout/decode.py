@@ -243,6 +243,8 @@ def _decode(
     cells = cells.at[prefix, decoding.number].set(numbers, mode="drop")
     last, position = pool.last[prefix], pool.position[prefix]
     longest = jnp.where(decoding.live, pool.length[decoding.prefix], 0).max()
+    in_use = jnp.zeros(seats, bool).at[prefix].set(True, mode="drop")
+    order = jnp.argsort(~in_use)
 
     def step(carry: tuple[Decoding, jax.Array]) -> tuple[Decoding, jax.Array]:
         d, done = carry
@@ -256,6 +258,8 @@ def _decode(
             number=d.number,
             cells=cells,
             length=pool.length,
+            order=order,
+            used=in_use.sum(),
             reach=jnp.stack([longest, jnp.where(live, d.index, 0).max() + 1]),
         )
         hidden, cache = model.apply({"params": params}, rows, pool.keys, d.cache, method="decode")

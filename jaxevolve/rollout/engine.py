@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL
-from jaxevolve.rollout.device import Device, Place
+from jaxevolve.rollout.device import READ_AT_ONCE, Device, Place
 from jaxevolve.rollout.jobs import Job, Response, Stats
 from jaxevolve.rollout.retrace import forked_size
 from jaxevolve.rollout.sampling import Sampling
@@ -108,7 +108,7 @@ def run(
 
     while True:
         # 1. Prompts take free seats while there are free rows that nobody waits for, in the part
-        # with the most of them.
+        # with the most of them. What is read together is filled up with those whose turn is next.
         arrivals, extensions = [], []
         free = [table.rows[0] // shards - len(waiting) for waiting in starts]
         for seat, _ in filter(None, held):
@@ -119,7 +119,8 @@ def run(
                 key=free.__getitem__,
                 default=None,
             )
-            if part is None or free[part] <= 0:
+            filled = len(arrivals) % (READ_AT_ONCE * shards) == 0 or queue[0].stem is not None
+            if part is None or (free[part] <= 0 and filled):
                 break
             job = queue.popleft()
             if job.stem is not None and id(job.stem) not in stems[part]:

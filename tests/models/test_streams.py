@@ -148,6 +148,8 @@ def test_prefill_and_decode_equal_plain_attention_whatever_row_holds_what(settin
             number=jnp.asarray(member),
             cells=jnp.asarray(cells),
             length=jnp.asarray(LENGTHS - 1),
+            order=jnp.arange(P)[::-1],
+            used=jnp.int32(P),
             reach=jnp.array([max(LENGTHS) - 1, index.max() + 1]),
         )
         out, cache = model.apply({"params": params}, state, prefix, cache, method="decode")

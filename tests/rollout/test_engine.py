@@ -19,6 +19,7 @@ from jaxevolve.models.config import Config
 from jaxevolve.models.inputs import Prompts
 from jaxevolve.models.qwen2_5_vl import Qwen2_5_VL, init_params
 from jaxevolve.rollout import caches, decode, engine
+from jaxevolve.rollout.device import READ_AT_ONCE
 from jaxevolve.rollout.generate import generate, one
 from jaxevolve.rollout.jobs import Job
 from jaxevolve.rollout.retrace import fork
@@ -386,6 +387,14 @@ def test_a_small_model_decodes_its_last_rows_with_the_program_that_it_has(params
     ended, stats = run(params, map(job, range(P)), rows=64)
     assert len(ended) == 64
     assert stats.row_steps == 64 * whole.lengths.max()
+
+
+@pytest.mark.parametrize("rows", [G, 12])
+def test_prompts_are_read_in_full_batches_though_few_rows_become_free_at_a_time(
+    params, watched, rows
+):
+    run(params, map(job, range(P)), rows=rows)
+    assert [len(read) for read in watched.reads] == [READ_AT_ONCE] * (P // READ_AT_ONCE)
 
 
 def test_jobs_of_one_member_keep_all_rows_busy(params, whole):

@@ -34,6 +34,7 @@ from jaxevolve.recipes import csrs, self_judge
 from jaxevolve.rewards import user
 from jaxevolve.runtime import cli, distributed, mesh, metrics
 from jaxevolve.runtime.errors import UserError
+from jaxevolve.runtime.target import keep_programs
 from jaxevolve.training import (
     alarms,
     become_judge,
@@ -119,6 +120,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         questions = open_questions(config, benchmark, processor, listing)
         plan = schedule(config, len(rows))
     distributed.check_shared(workdir / "config.json")
+    keep_programs(workdir / "programs")
 
     # 2. The model on its mesh, and the state, fresh or from the newest checkpoint.
     mesh.connect(devices)

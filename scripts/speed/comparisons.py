@@ -106,7 +106,7 @@ def reinference(models: Models, size: str) -> Comparison:
 
 def ragged(models: Models, size: str) -> Comparison:
     """Responses of random length, in fixed batches and through the engine."""
-    rows, prompts = 16, 16
+    rows, prompts = 48, 36
     common = models.common(size) | {"prompts": prompts, "rows": rows}
     done = (
         f"{size}, image, {prompts} x {work.GROUP} responses of at most {work.NEW} tokens on {rows} "
@@ -137,7 +137,7 @@ def grpo_update(models: Models, size: str, lengths: str) -> Comparison:
     """One update with its reference pass: 2 prompts x 8."""
     prompts = 2
     common = models.common(size) | {"prompts": prompts}
-    file, gradients = (f"{models.scratch}/{lengths}{end}" for end in (".npz", ".gradients"))
+    file, gradients = (f"{models.scratch}/{size}.{lengths}{end}" for end in (".npz", ".gradients"))
 
     def prepare(sides: Sides) -> None:
         sides["ours"].call("make", out=file)
@@ -209,6 +209,28 @@ def logprob_memory() -> Comparison:
             ),
         ),
         gate=gate,
+    )
+
+
+def sampling() -> Comparison:
+    """Drawing of tokens beside the product that makes their logits, V = 151,936."""
+    return Comparison(
+        sides={
+            "draw": ("speed.ourselves:Vocabulary", {"draws": True}),
+            "head": ("speed.ourselves:Vocabulary", {"draws": False}),
+        },
+        rows=(
+            Row(
+                "sampling",
+                0.1,
+                "draw.cpu",
+                "head.cpu",
+                "the head's product",
+                "48 rows, D 2,048, V 151,936, float32, temperature 1",
+                most=True,
+            ),
+        ),
+        gate=lambda sides: {},  # what is drawn is tested elsewhere, by its distribution
     )
 
 
@@ -302,14 +324,27 @@ def csrs_step(models: Models, size: str) -> Comparison:
 def programs(models: Models, size: str) -> Comparison:
     """Compilation in an epoch of random lengths and image sizes, and again from the cache."""
     arguments = models.common(size) | {"cache": f"{models.scratch}/programs"}
-    side = ("speed.ourselves:Programs", arguments)
-    done = f"{size}, four CSRS steps, prompts of 70 to 128 tokens, images of 56 to 112 pixels"
+    side = lambda cold: ("speed.ourselves:Programs", arguments | {"cold": cold})
+    done = (
+        f"{size}, image, four CSRS steps of 6 prompts x (8 responses + 40 re-inferences), prompts "
+        "of 70 to 128 tokens, images of 56 to 112 pixels, responses of at most 32 tokens"
+    )
     itself = "none: CPU-seconds and counts of our own"
     return Comparison(
-        sides={"cold": side, "again": side},
+        sides={"cold": side(True), "again": side(False)},
         rows=(
-            Row("compile", 10.0, "cold.largest", None, f"{itself}; largest program", done, True),
-            Row("compile/shapes", 6.0, "cold.shapes", None, f"{itself}; programs", done, True),
+            Row(
+                "compile", 10.0, "cold.largest", None, f"{itself}; the largest program", done, True
+            ),
+            Row(
+                "compile/shapes",
+                6.0,
+                "cold.shapes",
+                None,
+                f"{itself}; the function that has most",
+                done,
+                True,
+            ),
             Row(
                 "compile/second_start",
                 5.0,
@@ -320,7 +355,7 @@ def programs(models: Models, size: str) -> Comparison:
                 True,
             ),
         ),
-        gate=lambda sides: {},
+        gate=lambda sides: {},  # nobody to agree with
         once=True,
     )
 
@@ -335,6 +370,7 @@ def choose(models: Models, size: str) -> dict[str, Comparison]:
         "update, ragged": grpo_update(models, size, "ragged"),
         "update, full": grpo_update(models, size, "full"),
         "log-probabilities": logprob_memory(),
+        "sampling": sampling(),
         "step, TRL": grpo_step_trl(models, size),
         "step, tunix": grpo_step_tunix(models, size),
         "step, CSRS": csrs_step(models, size),

@@ -117,7 +117,7 @@ class Comparison:
         prepare: called with the children before anything else.
         gate_first: whether the gate has to see the sides before they have run, as what is timed
             changes parameters.
-        once: whether the first run of each side is what is asked for, and nothing else.
+        once: whether the first runs of fresh processes are what is asked for, and nothing else.
     """
 
     sides: dict[str, tuple[str, dict[str, Any]]]
@@ -201,30 +201,48 @@ def compare(comparison: Comparison, pairs: int, core: int, say: Callable[[str], 
         core: where it all runs.
         say: told what happens.
     """
+    if comparison.once:
+        return first_runs(comparison, pairs, core, say)
     children: dict[str, Child] = {}
     before, first, agreed = os.getloadavg()[0], {}, {}
     try:
         for side, (kind, arguments) in comparison.sides.items():
             children[side] = Child(kind, core, **arguments)
         comparison.prepare(children)
-        if comparison.once:
-            answers = {side: child.call("run", seed=0) for side, child in children.items()}
-            measured = Measured([answers])
-        else:
-            if comparison.gate_first:
-                agreed = comparison.gate(children)
-            first = {side: child.call("run", seed=999)["cpu"] for side, child in children.items()}
-            say("first runs: " + ", ".join(f"{side} {cpu:.1f}" for side, cpu in first.items()))
+        if comparison.gate_first:
+            agreed = comparison.gate(children)
+        first = {side: child.call("run", seed=999)["cpu"] for side, child in children.items()}
+        say("first runs: " + ", ".join(f"{side} {cpu:.1f}" for side, cpu in first.items()))
         if not comparison.gate_first:
             agreed = comparison.gate(children)
         say(f"gate: {agreed}")
-        if not comparison.once:
-            measured = measure(children, pairs, say)
+        measured = measure(children, pairs, say)
     finally:
         for child in children.values():
             child.close()
     measured.loading = {side: child.loading for side, child in children.items()}
     measured.first, measured.gate = first, agreed
+    measured.load = [before, os.getloadavg()[0]]
+    return measured
+
+
+def first_runs(
+    comparison: Comparison, pairs: int, core: int, say: Callable[[str], None]
+) -> Measured:
+    """The first run of a fresh process for each side, one after the other, `pairs` times."""
+    measured, before = Measured(), os.getloadavg()[0]
+    for _ in range(pairs):
+        answers = {}
+        for side, (kind, arguments) in comparison.sides.items():
+            child = Child(kind, core, **arguments)
+            try:
+                answers[side] = child.call("run", seed=0)
+            finally:
+                child.close()
+            measured.loading[side] = child.loading
+        say(str({side: answer["result"] for side, answer in answers.items()}))
+        measured.rounds.append(answers)
+    measured.disturbed = sum(not all(map(calm, answers.values())) for answers in measured.rounds)
     measured.load = [before, os.getloadavg()[0]]
     return measured
 

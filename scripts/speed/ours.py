@@ -242,17 +242,17 @@ class Step:
         recipe: str,
         rows: int,
         chunk: int,
-        prompts: int = work.PROMPTS,
+        new: int = work.NEW,
         ragged: bool = False,
     ) -> None:
         vocabulary = work.SIZES[size].vocabulary
         self.policy = load(folder, work.stop_ids(vocabulary) if ragged else ())
         self.config = {"csrs": csrs_config, "majority": majority_vote}[recipe].get_config()
-        self.config.batch = prompts
-        self.config.rollout.update(max_tokens=work.NEW, rows=rows, chunk=chunk)
+        self.config.batch = work.PROMPTS
+        self.config.rollout.update(max_tokens=new, rows=rows, chunk=chunk)
         self.config.grpo.update(minibatches=1, micro_batch=1)
         self.config.retrace.image_noise = work.NOISE
-        self.rows = work.questions(prompts, vocabulary, image)
+        self.rows = work.questions(work.PROMPTS, vocabulary, image)
         self.prompts = self.policy.prompts(self.rows)
         devices = mesh.make_mesh()
         self.sampling = mesh.sampling_mesh(devices, self.config.rollout.tensor)

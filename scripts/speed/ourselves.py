@@ -1,6 +1,10 @@
 """Ourselves on both sides, or alone: figures that need no other project to compare with."""
 
+import math
+import shutil
 import time
+from collections import Counter
+from functools import partial
 from typing import Any
 
 import jax
@@ -8,8 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxevolve.models.logprobs import token_logprobs
+from jaxevolve.models.rows import product
 from jaxevolve.policy import sampling_rules, step_key
+from jaxevolve.rollout import engine
 from jaxevolve.rollout.generate import generate
+from jaxevolve.rollout.sampling import Sampling, response_keys, sample
 from speed import work
 from speed.ours import Step, load
 
@@ -29,7 +36,9 @@ class Ragged:
             jax.tree.map(lambda x, i=first: x[i : i + at_once], batch)
             for first in range(0, prompts, at_once)
         ]
-        self.rows, self.most = rows, prompts * work.GROUP * work.NEW
+        self.rows, self.fixed = rows, at_once < prompts
+        if self.fixed:  # no fewer rows when some have ended
+            engine.LARGE = math.inf
 
     def run(self, seed: int) -> dict[str, Any]:
         """What is timed."""
@@ -50,7 +59,7 @@ class Ragged:
                 chunk=work.CHUNK,
             )
             tokens, row_steps = tokens + stats.tokens, row_steps + stats.row_steps
-        assert 0.3 < tokens / self.most < 0.5, tokens / self.most
+        assert not self.fixed or 0.3 < tokens / row_steps < 0.5, tokens / row_steps
         return {"tokens": tokens, "row_steps": row_steps}
 
 
@@ -89,36 +98,70 @@ class Logprobs:
         return [float(value), *(float(jnp.linalg.norm(g)) for g in gradients)]
 
 
+class Vocabulary:
+    """What a decode step does at the released vocabulary: the head's product, or the drawing."""
+
+    VOCABULARY, WIDTH, ROWS, STEPS = 151_936, 2048, 48, 8
+
+    def __init__(self, draws: bool) -> None:
+        rng = np.random.default_rng(0)
+        array = lambda *shape: jnp.asarray(rng.standard_normal(shape, np.float32))
+        numbers = jnp.arange(self.ROWS)
+        if draws:
+            keys = response_keys(jax.random.key(0), numbers, numbers.astype(jnp.uint32), numbers)
+            draw = jax.jit(partial(sample, rules=Sampling(stop_ids=(0,), banned_ids=(1, 2))))
+            logits = array(self.VOCABULARY, self.ROWS)
+            self.step = lambda number: draw(logits, keys, numbers + number, jnp.float32(1))
+        else:
+            weight, hidden = array(self.VOCABULARY, self.WIDTH), array(self.WIDTH, self.ROWS)
+            multiply = jax.jit(product)
+            self.step = lambda number: multiply(weight, hidden)
+
+    def run(self, seed: int) -> None:
+        """What is timed."""
+        for number in range(self.STEPS):
+            jax.block_until_ready(self.step(number))
+
+
 class Programs:
     """An epoch of random lengths and image sizes in a process that has compiled nothing yet.
 
     A program counts from half a CPU-second of compilation on; smaller ones are single operations.
     """
 
-    def __init__(self, folder: str, size: str, cache: str) -> None:
+    BATCHES, MOST = 4, 32  # short responses: what is measured does not grow with them
+
+    def __init__(self, folder: str, size: str, cache: str, cold: bool) -> None:
+        if cold:
+            shutil.rmtree(cache, ignore_errors=True)
         jax.config.update("jax_compilation_cache_dir", cache)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
-        self.seconds: list[float] = []
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        self.built: list[tuple[str, float]] = []  # functions, and CPU-seconds
         jax.monitoring.register_event_duration_secs_listener(self._listen)
-        self.step = Step(folder, size, True, "csrs", 16, work.CHUNK, prompts=2, ragged=True)
+        self.step = Step(folder, size, True, "csrs", 48, work.CHUNK, self.MOST, ragged=True)
         vocabulary = work.SIZES[size].vocabulary
-        batches = [work.mixed(2, vocabulary, seed) for seed in range(4)]
+        batches = [work.mixed(work.PROMPTS, vocabulary, seed) for seed in range(self.BATCHES)]
         self.batches = [(rows, self.step.policy.prompts(rows)) for rows in batches]
 
-    def _listen(self, event: str, _: float, **__: Any) -> None:
+    def _listen(self, event: str, _: float, fun_name: str = "", **__: Any) -> None:
         # JAX tells wall time; of a program, this event is followed by its compilation.
         if event == "/jax/core/compile/jaxpr_to_mlir_module_duration":
             self._begun = time.process_time()
         if event == "/jax/core/compile/backend_compile_duration":
-            self.seconds.append(time.process_time() - self._begun)
+            self.built.append((fun_name, time.process_time() - self._begun))
 
     def run(self, seed: int) -> dict[str, Any]:
         """Two passes over the same batches: what the first took longer is compilation."""
-        self.seconds.clear()
+        self.built.clear()
         cold = self._epoch()
-        built = [seconds for seconds in self.seconds if seconds >= 0.5]
+        built = [(name, seconds) for name, seconds in self.built if seconds >= 0.5]
         warm = self._epoch()
-        return {"shapes": len(built), "largest": max(built, default=0.0), "extra": cold - warm}
+        return {
+            "programs": len(built),
+            "shapes": max(Counter(name for name, _ in built).values(), default=0),
+            "largest": max((seconds for _, seconds in built), default=0.0),
+            "extra": cold - warm,
+        }
 
     def _epoch(self) -> float:
         begun = time.process_time()

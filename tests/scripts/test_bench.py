@@ -148,6 +148,7 @@ def test_every_promised_name_has_a_row_with_a_goal():
         "grpo_update",
         "grpo_update_padded",
         "logprob_memory",
+        "sampling",
         "grpo_step_trl",
         "grpo_step_tunix",
         "csrs_step",

@@ -4,8 +4,8 @@
 
 Needs the extra `plan`. A PART, such as 7b or h100, chooses the plans whose name holds it; the
 summary takes in whatever plans have been made. What compilers have found is kept beside the tables
-(docs/plans/compiled.json), so that only what has changed is compiled again: seconds for a GPU, some
-ten minutes of a core for a TPU.
+(docs/plans/compiled.json), so that only what has changed is compiled again: half a minute a setting
+for a GPU, two to five minutes of a core for a TPU.
 """
 
 import json

@@ -73,6 +73,15 @@ def main(values: flags.FlagValues) -> None:
     lengths = work.Lengths(
         values.prompt_tokens or half.prompt, values.response_tokens or half.response
     )
+    for flag, tokens, limit, most in (
+        ("prompt", lengths.prompt, "data.max_prompt_tokens", config.data.max_prompt_tokens),
+        ("response", lengths.response, "rollout.max_tokens", config.rollout.max_tokens),
+    ):
+        if tokens > most:
+            raise UserError(
+                f"--{flag}_tokens={tokens} is more than a run allows, {limit}={most}; expect fewer "
+                f"or raise --config.{limit}"
+            )
     plan = Plan(values.config_name, config, topology, lengths, values.share, Path(values.cache))
     text = table.text(plan)
     print(text)

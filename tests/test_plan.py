@@ -101,6 +101,17 @@ def test_a_host_is_a_topology_of_its_own(text, shape):
     assert (host.shape, host.groups, host.processes) == (shape, 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("flag", "limit"),
+    [("prompt_tokens", "data.max_prompt_tokens=256"), ("response_tokens", "rollout.max_tokens=64")],
+)
+def test_lengths_that_no_run_has_are_refused(flag, limit):
+    argv = ["plan.py", f"--config={ROOT}/configs/csrs.py:smoke", "--topology=cpu:1"]
+    values = cli.parse([*argv, f"--{flag}=257"], plan.define, config=True)
+    with pytest.raises(UserError, match=rf"--{flag}=257 .* {limit}; "):
+        plan.main(values)
+
+
 def test_a_compiler_that_is_not_installed_is_named_with_the_remedy(monkeypatch):
     monkeypatch.setattr("jaxevolve.planning.chips.find_spec", lambda name: None)
     for text in ("v5e:2x2", "h100:2"):

@@ -64,7 +64,7 @@ def maternal(models: Models, size: str) -> Comparison:
     variant = "/M" if size == "M" else ""
     return Comparison(
         sides={
-            "ours": ("speed.ours:Rollout", common | {"rows": work.PROMPTS * work.GROUP}),
+            "ours": ("speed.ours:Rollout", common | {"rows": work.ROWS}),
             "stock": ("speed.hugging_face:Rollout", common | {"shared": False}),
             "once": ("speed.hugging_face:Rollout", common | {"shared": True}),
         },
@@ -106,16 +106,16 @@ def reinference(models: Models, size: str) -> Comparison:
 
 def ragged(models: Models, size: str) -> Comparison:
     """Responses of random length, in fixed batches and through the engine."""
-    rows, prompts = 48, 36
-    common = models.common(size) | {"prompts": prompts, "rows": rows}
+    prompts = 36
+    common = models.common(size) | {"prompts": prompts, "rows": work.ROWS}
     done = (
-        f"{size}, image, {prompts} x {work.GROUP} responses of at most {work.NEW} tokens on {rows} "
-        "rows, 0.4 of the slots of fixed batches used"
+        f"{size}, image, {prompts} x {work.GROUP} responses of at most {work.NEW} tokens on "
+        f"{work.ROWS} rows, 0.4 of the slots of fixed batches used"
     )
     return Comparison(
         sides={
             "engine": ("speed.ourselves:Ragged", common | {"at_once": prompts}),
-            "fixed": ("speed.ourselves:Ragged", common | {"at_once": rows // work.GROUP}),
+            "fixed": ("speed.ourselves:Ragged", common | {"at_once": work.PROMPTS}),
         },
         rows=(
             Row("ragged", 2.0, "fixed.cpu", "engine.cpu", "our own fixed batches", done),
@@ -129,7 +129,6 @@ def ragged(models: Models, size: str) -> Comparison:
                 most=True,
             ),
         ),
-        gate=lambda sides: {},
     )
 
 
@@ -226,18 +225,17 @@ def sampling() -> Comparison:
                 "draw.cpu",
                 "head.cpu",
                 "the head's product",
-                "48 rows, D 2,048, V 151,936, float32, temperature 1",
+                f"{work.ROWS} rows, D 2,048, V 151,936, float32, temperature 1",
                 most=True,
             ),
         ),
-        gate=lambda sides: {},  # what is drawn is tested elsewhere, by its distribution
     )
 
 
 def grpo_step_trl(models: Models, size: str) -> Comparison:
     """A whole step of majority voting, one image a prompt."""
     common = models.common(size)
-    own = {"image": True, "recipe": "majority", "rows": 48, "chunk": work.NEW}
+    own = {"image": True, "recipe": "majority", "rows": work.ROWS, "chunk": work.NEW}
     peer = lambda compact: (
         "speed.trl_step:Step",
         common | {"compact": compact, "out": f"{models.scratch}/trl"},
@@ -268,7 +266,7 @@ def grpo_step_trl(models: Models, size: str) -> Comparison:
 def grpo_step_tunix(models: Models, size: str) -> Comparison:
     """A whole step of majority voting on text."""
     common = models.common(size, image=False)
-    own = {"image": False, "recipe": "majority", "rows": 48, "chunk": work.NEW}
+    own = {"image": False, "recipe": "majority", "rows": work.ROWS, "chunk": work.NEW}
     done = f"{size}, text, {work.PROMPTS} x {work.GROUP} responses, {work.PROMPT} + {work.NEW}"
     return Comparison(
         sides={
@@ -286,7 +284,7 @@ def grpo_step_tunix(models: Models, size: str) -> Comparison:
 def csrs_step(models: Models, size: str) -> Comparison:
     """A whole CSRS step, and what it adds to one of majority voting."""
     common = models.common(size)
-    own = common | {"image": True, "rows": 48, "chunk": work.NEW}
+    own = common | {"image": True, "rows": work.ROWS, "chunk": work.NEW}
     done = (
         f"{size}, image, {work.PROMPTS} prompts x (8 responses + 40 re-inferences), "
         f"{work.PROMPT} + {work.NEW}, update on 8"
@@ -355,7 +353,6 @@ def programs(models: Models, size: str) -> Comparison:
                 True,
             ),
         ),
-        gate=lambda sides: {},  # nobody to agree with
         once=True,
     )
 

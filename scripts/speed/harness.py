@@ -113,7 +113,8 @@ class Comparison:
     Attributes:
         sides: name -> (kind of `Child`, its arguments).
         rows: of the table.
-        gate: children -> figures of agreement; raises where the sides do not do the same.
+        gate: children -> figures of agreement; raises where the sides do not do the same. Not
+            needed where all sides are our own program, which tests hold.
         prepare: called with the children before anything else.
         gate_first: whether the gate has to see the sides before they have run, as what is timed
             changes parameters.
@@ -122,7 +123,7 @@ class Comparison:
 
     sides: dict[str, tuple[str, dict[str, Any]]]
     rows: Sequence[Row]
-    gate: Callable[[dict[str, Child]], dict[str, Any]]
+    gate: Callable[[dict[str, Child]], dict[str, Any]] = lambda children: {}
     prepare: Callable[[dict[str, Child]], object] = lambda children: None
     gate_first: bool = False
     once: bool = False

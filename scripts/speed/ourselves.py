@@ -101,19 +101,19 @@ class Logprobs:
 class Vocabulary:
     """What a decode step does at the released vocabulary: the head's product, or the drawing."""
 
-    VOCABULARY, WIDTH, ROWS, STEPS = 151_936, 2048, 48, 8
+    VOCABULARY, WIDTH, STEPS = 151_936, 2048, 8
 
     def __init__(self, draws: bool) -> None:
         rng = np.random.default_rng(0)
         array = lambda *shape: jnp.asarray(rng.standard_normal(shape, np.float32))
-        numbers = jnp.arange(self.ROWS)
+        numbers = jnp.arange(work.ROWS)
         if draws:
             keys = response_keys(jax.random.key(0), numbers, numbers.astype(jnp.uint32), numbers)
             draw = jax.jit(partial(sample, rules=Sampling(stop_ids=(0,), banned_ids=(1, 2))))
-            logits = array(self.VOCABULARY, self.ROWS)
+            logits = array(self.VOCABULARY, work.ROWS)
             self.step = lambda number: draw(logits, keys, numbers + number, jnp.float32(1))
         else:
-            weight, hidden = array(self.VOCABULARY, self.WIDTH), array(self.WIDTH, self.ROWS)
+            weight, hidden = array(self.VOCABULARY, self.WIDTH), array(self.WIDTH, work.ROWS)
             multiply = jax.jit(product)
             self.step = lambda number: multiply(weight, hidden)
 
@@ -138,7 +138,7 @@ class Programs:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         self.built: list[tuple[str, float]] = []  # functions, and CPU-seconds
         jax.monitoring.register_event_duration_secs_listener(self._listen)
-        self.step = Step(folder, size, True, "csrs", 48, work.CHUNK, self.MOST, ragged=True)
+        self.step = Step(folder, size, True, "csrs", work.ROWS, work.CHUNK, self.MOST, ragged=True)
         vocabulary = work.SIZES[size].vocabulary
         batches = [work.mixed(work.PROMPTS, vocabulary, seed) for seed in range(self.BATCHES)]
         self.batches = [(rows, self.step.policy.prompts(rows)) for rows in batches]

@@ -31,6 +31,7 @@ PAD, IM_START, IM_END, VISION_START, VISION_END, IMAGE, VIDEO, UNKNOWN = range(l
 SIDE, IMAGE_TOKENS = 112, 16
 PROMPT, NEW = 128, 128  # tokens
 PROMPTS, GROUP, SAMPLES = 6, 8, 5  # P, G, M
+ROWS = PROMPTS * GROUP  # that are decoded together
 KEPT = 89  # tokens of a response that a re-inference keeps: 0.7 of 128
 NOISE = 0.1  # standard deviation in the image of an anchor, of pixels in [0, 1]
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
